@@ -30,7 +30,7 @@ from fleet.sim.machine import Machine
 from fleet.sim.order import Fate, Order
 from fleet.sim.vendor import CODES, Denied, Trouble
 from fleet.sim.world import World
-from providers.base import CloudNotice, CreateResult
+from providers.base import TAG_CELL, TAG_POOL, TAG_TOKEN, CloudNotice, CreateResult
 
 PAGE = 300
 
@@ -40,7 +40,8 @@ _ERRORS: Final[dict[Trouble, type[ProviderError]]] = {
     Trouble.THROTTLED: Throttled,
     Trouble.INVALID: InvalidRequest,
     Trouble.TOO_LONG: InvalidRequest,
-    Trouble.MISMATCH: InvalidRequest,
+    # An earlier request with this token went through with another body: list() will tell.
+    Trouble.MISMATCH: Ambiguous,
     Trouble.IMAGE: ImageNotFound,
     Trouble.AUTH: Unauthorized,
     Trouble.UNAVAILABLE: Unavailable,
@@ -189,6 +190,8 @@ class FakeCloud:
 
 def _order(spec: LaunchSpec, count: int, key: str) -> Order:
     o = spec.offer
+    own = {TAG_CELL: spec.cell, TAG_POOL: spec.pool, TAG_TOKEN: spec.token}
+    tags = {**spec.tags, **{k: v for k, v in own.items() if v}}
     return Order(
         o.region,
         o.zone,
@@ -196,7 +199,7 @@ def _order(spec: LaunchSpec, count: int, key: str) -> Order:
         o.market,
         spec.image_id,
         spec.user_data,
-        spec.tags,
+        tags,
         count=count,
         key=key,
     )

@@ -179,6 +179,10 @@ class FaultPlan:
                 return window
         return None
 
+    def has(self, kind: Kind) -> bool:
+        """True when any window of ``kind`` is planned, open or not."""
+        return kind in self._windows
+
     def raging(self, t: float) -> bool:
         """False once all faults have stopped."""
         return self.until_s is None or t < self.until_s

@@ -25,7 +25,7 @@ from fleet.sim.machine import Machine
 from fleet.sim.spec import CloudSpec, WorldSpec
 
 #: Gate checks that a machine with a hidden defect may fail.
-DEFECTS = ("gpu_count", "pcie_width", "ecc_uncorrectable", "nvlink", "memory_bandwidth")
+DEFECTS = ("gpu_count", "pcie_width", "ecc_uncorrectable", "nvlink_state", "memory_pattern")
 #: Shortest timer (s): guards against a clock that rounds a due time just out of reach.
 _TICK_S = 1e-3
 _ROUNDING_S = 1e-6
@@ -150,6 +150,8 @@ class World:
 
     def agents_cut(self, machine: Machine) -> bool:
         """True while the network between this machine's agent and fleetd is cut."""
+        if not self.plan.has(Kind.AGENT_CUT):
+            return False
         o = machine.offer
         return self.hits(Kind.AGENT_CUT, machine.provider, o.region, o.zone, o.instance_type)
 
