@@ -7,7 +7,8 @@ wherever fleetd shows or compares them. Read once, on first use (a few ms), no t
 Traps of the table (its README): a spot price equal to the on-demand price or to a tenth of it is a
 placeholder (where the row has no on-demand price: of any price of the region); AWS zones are zone
 *ids* (``use1-az4``), which every account maps to names in its own way; a missing on-demand price
-means that the type is sold in capacity blocks.
+means that the type is sold in capacity blocks; GCP's ``n1`` machines appear once per accelerator
+that can be attached to them, so they are no GPU type and are left out.
 """
 
 from __future__ import annotations
@@ -106,14 +107,17 @@ class Catalog:
     def __init__(self, rows: Iterable[Mapping[str, str]]) -> None:
         self._types: dict[str, dict[str, InstanceType]] = {}
         self._rows: dict[tuple[str, str], dict[str, list[_Row]]] = {}
-        raw = list(rows)
-        fakes = _region_tenths(raw)
+        raw = [r for r in rows if not r["instance_type"].startswith("n1-")]
+        dear: dict[tuple[str, str], list[float]] = {}
+        for r in raw:
+            if (price := _number(r["price_usd_hr"])) is not None:
+                dear.setdefault((r["cloud"], r["region"]), []).append(price)
         for r in raw:
             cloud, name = r["cloud"], r["instance_type"]
             self._types.setdefault(cloud, {}).setdefault(name, _type(r))
             price, spot = _number(r["price_usd_hr"]), _number(r["spot_price_usd_hr"])
-            fake = fakes[cloud, r["region"]] if price is None else _tenths(price)
-            if spot is not None and round(spot, 3) in fake:
+            near = [price] if price is not None else dear.get((cloud, r["region"]), [])
+            if spot is not None and _placeholder(spot, near):
                 spot = None
             regions = self._rows.setdefault((cloud, name), {})
             regions.setdefault(r["region"], []).append(_Row(r["zone"], price, spot))
@@ -227,19 +231,9 @@ def _type(r: Mapping[str, str]) -> InstanceType:
     )
 
 
-def _tenths(price: float) -> set[float]:
-    """An on-demand price and its tenth, on three digits: the table cuts or rounds at the fourth."""
-    return {round(price, 3), round(price / 10, 3), round(price / 10 - 5e-5, 3)}
-
-
-def _region_tenths(rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], set[float]]:
-    """Per (cloud, region) the tenths that judge a spot price that stands alone."""
-    fakes: dict[tuple[str, str], set[float]] = {}
-    for r in rows:
-        values = fakes.setdefault((r["cloud"], r["region"]), set())
-        if (price := _number(r["price_usd_hr"])) is not None:
-            values |= _tenths(price)
-    return fakes
+def _placeholder(spot: float, prices: Iterable[float]) -> bool:
+    """True for an on-demand price or its tenth; the table cuts or rounds at the fourth digit."""
+    return any(abs(spot - real) < 2e-4 for p in prices for real in (p, p / 10))
 
 
 @cache
