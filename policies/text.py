@@ -17,6 +17,9 @@ SHOWN: Final = 60
 #: Candidates looked at by ``nearest``; difflib is quadratic in the length of each.
 MAX_CANDIDATES: Final = 2000
 
+#: How far behind the best suggestion another may be.
+CLOSE: Final = 0.1
+
 _LINE_SPACE: Final = frozenset("\t\n")
 
 
@@ -66,7 +69,7 @@ def nearest(word: str, options: Iterable[str], n: int = 3) -> tuple[str, ...]:
     """Up to ``n`` of ``options`` that ``word`` may stand for, likeliest first.
 
     The same letters in another case win, then names of which one begins with the other, then
-    likeness by difflib (cut-off 0.6, difflib's own default).
+    likeness by difflib (cut-off 0.6, difflib's own default). Names far behind the best are left out.
     """
     folded = word.casefold()[:SHOWN]
     scored: list[tuple[float, str]] = []
@@ -79,7 +82,8 @@ def nearest(word: str, options: Iterable[str], n: int = 3) -> tuple[str, ...]:
             ratio += 1.0
         if ratio >= 0.6:
             scored.append((-ratio, option))
-    return tuple(option for _, option in sorted(scored)[:n])
+    scored.sort()
+    return tuple(option for score, option in scored[:n] if score <= scored[0][0] + CLOSE)
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:

@@ -99,9 +99,15 @@ Dotted = Annotated[
     Shape(r"[0-9]+(\.[0-9]+){0,3}", "a dotted version", "write numbers such as 580.95.05", 24),
 ]
 
-_IMAGE_REF: Final = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?@[A-Za-z0-9][A-Za-z0-9._-]*"
 ImageRef = Annotated[
-    str, Shape(_IMAGE_REF, "an image reference", "write family@version, for example base@v42", 101)
+    str,
+    Shape(
+        r"[a-z0-9]([a-z0-9-]*[a-z0-9])?@(?!(latest|stable|current|newest)$)"
+        r"[A-Za-z0-9][A-Za-z0-9._-]*",
+        "a fixed image",
+        "write family@version, for example base@v42",
+        101,
+    ),
 ]
 
 #: A day is the longest any single deadline may be: longer ones are typing errors (ms for s).
