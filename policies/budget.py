@@ -24,10 +24,10 @@ MAX_TIMES: Final = 50
 Span = tuple[float, float]
 
 
-def count(share: int | str, total: int, *, least: int = 0, most: int | None = None) -> int:
+def share_count(share: int | str, total: int, *, floor: int = 0, most: int | None = None) -> int:
     """``share`` of ``total`` as a count: an int is itself, ``"20%"`` is rounded up.
 
-    The answer is at least ``least`` and at most ``most``. Rounding up lets a pool of three lose
+    The answer is at least ``floor`` and at most ``most``. Rounding up lets a pool of three lose
     one node under 10 % (public cases PC-070, PC-071). Raises ``ValueError`` for a text that is no
     percentage; validated policies have none.
     """
@@ -39,7 +39,7 @@ def count(share: int | str, total: int, *, least: int = 0, most: int | None = No
         found = -(-hundredths * total // 10_000)
     else:
         raise ValueError(f"{share!r} is neither a count nor a percentage")
-    found = max(least, found)
+    found = max(floor, found)
     return found if most is None else min(most, found)
 
 

@@ -57,6 +57,7 @@ class CheckDef:
 R, W, I = Level.REQUIRED, Level.WARN, Level.IGNORE  # noqa: E741 - a table reads better so
 P, Q, S, D = Stage.PASSIVE, Stage.QUICK, Stage.STANDARD, Stage.DEEP
 
+# fmt: off
 _GPU: Final = (
     CheckDef("gpu_count", "gpus", R, Q, "GPUs that lspci, NVML and the pool agree on",
              "gh 7.1; gpud, AzNHC", per_gpu=False, gate=True),
@@ -96,7 +97,7 @@ _MEMORY: Final = (
     CheckDef("row_remap_rows", "rows", W, P, "rows remapped so far", "gh 3.1 AzNHC: 512",
              most=512),
     CheckDef("page_retirement", "pages", W, P, "retired pages (before Ampere), none pending",
-             "gh 4 XID 63; vendor limit 60", most=60),
+             "gh 4 XID 63"),
     CheckDef("memory_reserved", "MiB", W, Q, "memory the host keeps, against the type's reference",
              "gh 1.1: one cloud keeps 228 MiB more"),
     CheckDef("memory_size", "MiB", W, Q, "usable memory against the model's reference", "gh 7.1"),
@@ -119,7 +120,8 @@ _LINKS: Final = (
 
 _HEAT: Final = (
     CheckDef("temperature_gpu", "C", W, P, "GPU core temperature", "gh 1.1 Modal: 88 C", most=88),
-    CheckDef("temperature_memory", "C", W, P, "HBM temperature", "vendor maximum is 95 C", most=95),
+    CheckDef("temperature_memory", "C", W, P, "HBM temperature, against the vendor's limit",
+             "gh 3.1 gpud"),
     CheckDef("temperature_margin", "C", W, P, "distance to the slowdown temperature", "gh 3.1 gpud",
              least=0),
     CheckDef("slowdown_hardware", "events/min", W, P, "hardware slowdown",
@@ -209,9 +211,9 @@ _ACTIVE: Final = (
              "gh 1.1 GPUBurn, gpu-fryer"),
 )
 
+# fmt: on
 CHECKS: Final[Mapping[str, CheckDef]] = {
-    check.name: check
-    for check in (*_GPU, *_MEMORY, *_LINKS, *_HEAT, *_HOST, *_QUICK, *_ACTIVE)
+    check.name: check for check in (*_GPU, *_MEMORY, *_LINKS, *_HEAT, *_HOST, *_QUICK, *_ACTIVE)
 }
 
 #: Checks that the gate waits for by default: those every GPU model can answer.

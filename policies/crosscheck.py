@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fleet.model import Market
-from policies.document import Doc, Path, PolicyProblem
+from policies.document import Doc, PolicyProblem, Steps
 from policies.policyset import DEFAULT_HEALTH, PolicySet
 from policies.schema import GPUS, Image, Policy, Pool
 from policies.schema.image import GLOBAL, SHAPES, cloud_of
@@ -93,7 +93,7 @@ def _image(doc: Doc, image: Image, known: Known) -> Found:
     for i, version in enumerate(image.spec.versions):
         seen: dict[tuple[str, str], int] = {}
         for j, artifact in enumerate(version.artifacts):
-            path: Path = ("spec", "versions", i, "artifacts", j)
+            path: Steps = ("spec", "versions", i, "artifacts", j)
             yield from _provider(doc, (*path, "provider"), artifact.provider, known)
             place = (artifact.provider, artifact.region)
             if place in seen:
@@ -120,19 +120,21 @@ def _immutable(doc: Doc, image: Image, applied: PolicySet, after: PolicySet) -> 
             had = was.get((artifact.provider, artifact.region), artifact.id)
             if had != artifact.id:
                 what = f"{family}@{version.version} is applied with {quoted(had)} here"
-                path: Path = ("spec", "versions", i, "artifacts", j, "id")
+                path: Steps = ("spec", "versions", i, "artifacts", j, "id")
                 yield doc.problem(path, what, "add a new version: applied ones never change")
     for pool in after.pools.values():
         name = pool.spec.image_version
         gone = image.spec.version(name) is None and before.spec.version(name) is not None
-        if pool.spec.image_family == family and gone and pool == applied.pools.get(
-            pool.metadata.name
+        if (
+            pool.spec.image_family == family
+            and gone
+            and pool == applied.pools.get(pool.metadata.name)
         ):
             what = f"version {quoted(name)} is removed, but pool {pool.metadata.name} uses it"
             yield doc.problem(("spec", "versions"), what, "move the pool first")
 
 
-def _provider(doc: Doc, path: Path, name: str, known: Known) -> Found:
+def _provider(doc: Doc, path: Steps, name: str, known: Known) -> Found:
     if known.providers is not None and name not in known.providers:
         fix = did_you_mean(name, known.providers) or "configure a provider first"
         yield doc.problem(path, f"unknown provider {quoted(name)}", fix)
@@ -154,7 +156,7 @@ class _Check:
         yield from self._image()
         yield from self._repeated()
         for i, offer in enumerate(self.pool.spec.offers):
-            path: Path = ("spec", "offers", i)
+            path: Steps = ("spec", "offers", i)
             wrong = list(_provider(self.doc, (*path, "provider"), offer.provider, self.known))
             yield from wrong
             if not wrong:
@@ -171,7 +173,7 @@ class _Check:
 
     def _image(self) -> Found:
         spec = self.pool.spec
-        path: Path = ("spec", "image")
+        path: Steps = ("spec", "image")
         if ("Image", spec.image_family) in self.failed:
             return
         image = self.after.images.get(spec.image_family)
@@ -209,7 +211,7 @@ class _Check:
                     yield self.doc.problem(("spec", "offers", i), what, "keep one of them")
                 seen.setdefault(expanded.key, i)
 
-    def _type(self, path: Path, offer: OfferSpec) -> Found:
+    def _type(self, path: Steps, offer: OfferSpec) -> Found:
         types = self.known.types(offer.provider)
         if types is None:
             return
@@ -228,7 +230,7 @@ class _Check:
             what = f"{offer.type} has {_gpus(has)}, the pool wants {_gpus(wanted)}"
             yield self.doc.problem(at, what, _types_fix(fitting))
 
-    def _market(self, path: Path, offer: OfferSpec) -> Found:
+    def _market(self, path: Steps, offer: OfferSpec) -> Found:
         kind = self.known.kind_of(offer.provider)
         if offer.market is Market.SPOT and kind == "oci" and bare_metal(offer.type):
             # clouds.md 6: preemptible capacity is for VM shapes only.

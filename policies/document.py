@@ -16,7 +16,7 @@ from typing import Any, Final
 from fleet.errors import InputError, Problem
 from policies.text import bad_character, quoted
 
-Path = tuple[str | int, ...]
+Steps = tuple[str | int, ...]
 #: Line and column, both from 1.
 Mark = tuple[int, int]
 
@@ -65,10 +65,10 @@ class Doc:
     file: str
     value: Any
     start: Mark = (1, 1)
-    values: Mapping[Path, Mark] = field(default_factory=dict)
-    keys: Mapping[Path, Mark] = field(default_factory=dict)
+    values: Mapping[Steps, Mark] = field(default_factory=dict)
+    keys: Mapping[Steps, Mark] = field(default_factory=dict)
 
-    def at(self, path: Path) -> Mark:
+    def at(self, path: Steps) -> Mark:
         """Line and column of ``path``: a scalar's own place, a list's or mapping's key; for a
         path that does not exist, the nearest parent's."""
         while path:
@@ -80,7 +80,7 @@ class Doc:
             path = path[:-1]
         return self.start
 
-    def get(self, path: Path) -> Any:
+    def get(self, path: Steps) -> Any:
         """The value at ``path``, or None."""
         value = self.value
         for step in path:
@@ -90,12 +90,12 @@ class Doc:
                 return None
         return value
 
-    def where(self, path: Path) -> str:
+    def where(self, path: Steps) -> str:
         """``file:line`` of ``path``."""
         return f"{self.file}:{self.at(path)[0]}"
 
     def problem(
-        self, path: Path, what: str, fix: str = "", *, mark: Mark | None = None
+        self, path: Steps, what: str, fix: str = "", *, mark: Mark | None = None
     ) -> PolicyProblem:
         """A problem at ``path``; the text ends with the JSON pointer unless ``path`` is empty."""
         line, column = mark or self.at(path)
@@ -104,7 +104,7 @@ class Doc:
         return PolicyProblem(f"{self.file}:{line}", said, fix, self.file, line, column, place)
 
 
-def pointer(path: Path) -> str:
+def pointer(path: Steps) -> str:
     """``path`` as a JSON pointer (RFC 6901)."""
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
 
@@ -187,9 +187,9 @@ class Collector:
 
         YAML 1.1's other readings (``no``, ``1:30``, ``014``, ``0x1f``, dates) stay text.
         """
-        if text in ("", "null", "~"):
+        if text in {"", "null", "~"}:
             return None
-        if text in ("true", "false"):
+        if text in {"true", "false"}:
             return text == "true"
         if text.lower() in _NON_FINITE:
             self.say(mark, f"{quoted(text)} is not a finite number", "write a number")

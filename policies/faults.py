@@ -34,6 +34,7 @@ class FaultDef:
 
 F, W, A, N = Severity.FATAL, Severity.WARNING, Severity.APPLICATION, Severity.INFO
 
+# fmt: off
 _NAMED: Final = (
     FaultDef("gpu_count_short", F, "fewer GPUs answer than the node has", "replace", "field.md 2"),
     FaultDef("gpu_lost", F, "GPU fell off the bus", "replace", "XID 79; field.md 2"),
@@ -93,6 +94,7 @@ _NAMED: Final = (
     FaultDef("application_error", A, "the program broke, not the machine", "none",
              "gpu-health.md 0.3"),
 )
+# fmt: on
 
 
 @cache

@@ -7,12 +7,16 @@ YAML, and nothing but ``InputError`` is raised.
 from __future__ import annotations
 
 import re
-from json.decoder import JSONDecodeError, scanstring
+from collections.abc import Callable
+from json import JSONDecodeError
+from json import decoder as json_decoder
 from typing import Any, Final
 
 from fleet.errors import InputError
-from policies.document import DOCUMENT, Collector, Doc, Limits, Mark, Path, decode
+from policies.document import DOCUMENT, Collector, Doc, Limits, Mark, Steps, decode
 
+#: The C scanner of the standard library; typeshed leaves it out.
+_scan_string: Final[Callable[[str, int, bool], tuple[str, int]]] = json_decoder.scanstring  # type: ignore[attr-defined]
 _BLANK: Final = re.compile(r"[ \t\n\r]*")
 _WORD: Final = re.compile(r"[-+.0-9A-Za-z_]+")
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -36,7 +40,7 @@ def load_json(data: bytes | str, file: str, limits: Limits = DOCUMENT) -> list[D
     ]
 
 
-def _under(marks: dict[Path, Mark], first: int) -> dict[Path, Mark]:
+def _under(marks: dict[Steps, Mark], first: int) -> dict[Steps, Mark]:
     return {path[1:]: mark for path, mark in marks.items() if path[:1] == (first,)}
 
 
@@ -49,8 +53,8 @@ class _Scan:
         self.at = 0
         self.line = 1
         self.counted = 0
-        self.values: dict[Path, Mark] = {}
-        self.keys: dict[Path, Mark] = {}
+        self.values: dict[Steps, Mark] = {}
+        self.keys: dict[Steps, Mark] = {}
 
     def whole(self) -> Any:
         """The value of the whole text."""
@@ -61,7 +65,7 @@ class _Scan:
             self.collect.stop(self._mark(), "text after the end of the document", "remove it")
         return value
 
-    def _value(self, path: Path, depth: int) -> Any:
+    def _value(self, path: Steps, depth: int) -> Any:
         mark = self._mark()
         self.collect.node(mark, depth)
         self.values[path] = mark
@@ -73,12 +77,12 @@ class _Scan:
         if char == '"':
             return self._string()
         word = _WORD.match(self.text, self.at)
-        if word and (word[0] in ("true", "false", "null") or _NUMBER.fullmatch(word[0])):
+        if word and (word[0] in {"true", "false", "null"} or _NUMBER.fullmatch(word[0])):
             self.at = word.end()
             return self.collect.plain(word[0], mark)
-        self._expected("a value", word[0] if word else char)
+        return self._expected("a value", word[0] if word else char)
 
-    def _object(self, path: Path, depth: int) -> dict[str, Any]:
+    def _object(self, path: Steps, depth: int) -> dict[str, Any]:
         items: dict[str, Any] = {}
         seen: dict[str, Mark] = {}
         self.at += 1
@@ -101,7 +105,7 @@ class _Scan:
             if self._ends("}"):
                 return items
 
-    def _array(self, path: Path, depth: int) -> list[Any]:
+    def _array(self, path: Steps, depth: int) -> list[Any]:
         items: list[Any] = []
         self.at += 1
         self._blank()
@@ -125,7 +129,7 @@ class _Scan:
     def _string(self) -> str:
         mark = self._mark()
         try:
-            value, self.at = scanstring(self.text, self.at + 1, True)
+            value, self.at = _scan_string(self.text, self.at + 1, True)
         except JSONDecodeError as error:
             self.collect.stop(mark, f"not JSON: {error.msg}", "check the quotes")
         return self.collect.text(value, mark)

@@ -186,7 +186,10 @@ def _bounded(problems: list[Problem]) -> list[Problem]:
     unique.sort(key=lambda p: (order[_file(p)], getattr(p, "line", 0)))
     if len(unique) > MAX_PROBLEMS:
         rest = len(unique) - MAX_PROBLEMS
-        return [*unique[:MAX_PROBLEMS], Problem("", f"and {rest} more problems", "mend these first")]
+        return [
+            *unique[:MAX_PROBLEMS],
+            Problem("", f"and {rest} more problems", "mend these first"),
+        ]
     return unique
 
 

@@ -50,9 +50,12 @@ class PolicySet:
 
     def __iter__(self) -> Iterator[Policy]:
         """Images, health policies, then pools, each by name: the order in which to apply."""
-        for group in (self.images, self.health, self.pools):
-            for _, policy in sorted(group.items()):
-                yield policy
+        for name in sorted(self.images):
+            yield self.images[name]
+        for name in sorted(self.health):
+            yield self.health[name]
+        for name in sorted(self.pools):
+            yield self.pools[name]
 
     def __len__(self) -> int:
         return len(self.pools) + len(self.images) + len(self.health)
@@ -66,7 +69,7 @@ class PolicySet:
         return PolicySet.of([*base, *self])
 
     def without(self, kind: str, name: str) -> PolicySet:
-        """This set without one policy."""
+        """A copy without one policy."""
         return PolicySet.of(p for p in self if (p.kind, p.metadata.name) != (kind, name))
 
     def health_of(self, pool: Pool) -> HealthPolicy:

@@ -13,7 +13,7 @@ from typing import Any, Final, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from policies.document import Doc, Path, PolicyProblem
+from policies.document import Doc, PolicyProblem, Steps
 from policies.text import did_you_mean, quoted
 
 #: Problems shown per document; the rest is said as a number.
@@ -26,14 +26,17 @@ def problems_of(doc: Doc, model: type[BaseModel], error: ValidationError) -> lis
     found = [_problem(doc, model, detail) for detail in details]
     if len(found) > MAX_SHOWN:
         rest = len(found) - MAX_SHOWN
-        found = [*found[:MAX_SHOWN], doc.problem((), f"and {rest} more problems", "mend these first")]
+        found = [
+            *found[:MAX_SHOWN],
+            doc.problem((), f"and {rest} more problems", "mend these first"),
+        ]
     return found
 
 
 def _problem(doc: Doc, model: type[BaseModel], detail: ErrorDetails) -> PolicyProblem:
     loc = tuple(step for step in detail["loc"] if not _is_tag(step))
     is_key = bool(loc) and loc[-1] == "[key]"
-    path: Path = loc[:-1] if is_key else loc
+    path: Steps = loc[:-1] if is_key else loc
     kind, value = detail["type"], detail["input"]
     ctx: Mapping[str, Any] = detail.get("ctx", {})
     if kind == "missing":
@@ -63,7 +66,7 @@ def _is_tag(step: str | int) -> bool:
     return isinstance(step, str) and step.startswith("<") and step.endswith(">")
 
 
-def fields_at(model: type[BaseModel], path: Path) -> frozenset[str]:
+def fields_at(model: type[BaseModel], path: Steps) -> frozenset[str]:
     """Names of the fields allowed at ``path`` of ``model``; none where free keys are."""
     here: list[Any] = [model]
     for step in path:
@@ -94,7 +97,7 @@ def _open(annotation: Any) -> list[Any]:
     """The members of a union, without ``Annotated``."""
     if hasattr(annotation, "__metadata__"):
         return _open(annotation.__origin__)
-    if get_origin(annotation) in (Union, types.UnionType):
+    if get_origin(annotation) in {Union, types.UnionType}:
         return [inner for arg in get_args(annotation) for inner in _open(arg)]
     return [annotation]
 
@@ -137,7 +140,7 @@ def _literal(value: Any, ctx: Mapping[str, Any]) -> Said:
     return f"{_shown(value)} is not allowed here", did_you_mean(str(value), allowed)
 
 
-def _few(value: Any, ctx: Mapping[str, Any]) -> Said:
+def _few(_: Any, ctx: Mapping[str, Any]) -> Said:
     return f"{ctx['actual_length']} entries", f"write at least {ctx['min_length']}"
 
 

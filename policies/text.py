@@ -17,6 +17,7 @@ SHOWN: Final = 60
 #: Candidates looked at by ``nearest``; difflib is quadratic in the length of each.
 MAX_CANDIDATES: Final = 2000
 
+_BIDI: Final = frozenset({0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)})
 #: How far behind the best suggestion another may be.
 CLOSE: Final = 0.1
 
@@ -37,7 +38,7 @@ def bad_character(value: str) -> str:
             return f"control character U+{code:04X}"
         if 0xD800 <= code <= 0xDFFF:
             return f"lone surrogate U+{code:04X}"
-        if code in (0x200E, 0x200F, 0x061C) or 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069:
+        if code in _BIDI:
             return f"bidirectional control U+{code:04X}"
     return ""
 
@@ -69,7 +70,8 @@ def nearest(word: str, options: Iterable[str], n: int = 3) -> tuple[str, ...]:
     """Up to ``n`` of ``options`` that ``word`` may stand for, likeliest first.
 
     The same letters in another case win, then names of which one begins with the other, then
-    likeness by difflib (cut-off 0.6, difflib's own default). Names far behind the best are left out.
+    likeness by difflib (cut-off 0.6, difflib's own default). Names far behind the best are
+    left out.
     """
     folded = word.casefold()[:SHOWN]
     scored: list[tuple[float, str]] = []

@@ -7,6 +7,7 @@ it is built, and nothing but ``InputError`` is raised, whatever the bytes (trust
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -24,7 +25,17 @@ from yaml.events import (
 )
 
 from fleet.errors import InputError
-from policies.document import DOCUMENT, Collector, Doc, Limits, Mark, Path, decode, refused
+from policies.document import (
+    DOCUMENT,
+    Collector,
+    Doc,
+    Limits,
+    Mark,
+    PolicyProblem,
+    Steps,
+    decode,
+    refused,
+)
 
 #: libyaml where the wheel has it: 20 times faster, same events.
 EVENT_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -54,6 +65,25 @@ def load_yaml(
     return docs
 
 
+def load_file(path: Path | str, limits: Limits = DOCUMENT) -> Doc:
+    """The one document of the file at ``path``; an empty file gives a document of value None.
+
+    Raises ``InputError``, also for a file that cannot be read or has several documents.
+    """
+    name = str(path)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(limits.size + 1)
+    except OSError as error:
+        what = (error.strerror or type(error).__name__).lower()
+        raise InputError([PolicyProblem(name, what, "check the path", name)]) from None
+    docs = load_yaml(data, name, limits)
+    if len(docs) > 1:
+        line, column = docs[1].start
+        raise refused(name, line, "a second document", "keep one document in this file", column)
+    return docs[0] if docs else Doc(name, None)
+
+
 def _hint(text: str, line: int) -> str:
     lines = text.split("\n")
     shown = lines[line - 1] if 0 < line <= len(lines) else ""
@@ -68,8 +98,8 @@ class _Tree:
     def __init__(self, collect: Collector, events: Iterator[Event]) -> None:
         self.collect = collect
         self.events = events
-        self.values: dict[Path, Mark] = {}
-        self.keys: dict[Path, Mark] = {}
+        self.values: dict[Steps, Mark] = {}
+        self.keys: dict[Steps, Mark] = {}
 
     def documents(self) -> Iterator[Doc]:
         """Documents in order."""
@@ -92,7 +122,7 @@ class _Tree:
                     start = self.values[()]
                     yield Doc(self.collect.file, value, start, self.values, self.keys)
 
-    def _value(self, event: Event, path: Path, depth: int) -> Any:
+    def _value(self, event: Event, path: Steps, depth: int) -> Any:
         """The value that begins with ``event``. Recursion ends at ``limits.depth``."""
         mark = _mark(event)
         self.collect.node(mark, depth)
@@ -117,13 +147,13 @@ class _Tree:
         if tag:
             self.collect.say(mark, f"tag {tag[:60]} is not accepted", "remove it")
 
-    def _sequence(self, path: Path, depth: int) -> list[Any]:
+    def _sequence(self, path: Steps, depth: int) -> list[Any]:
         items: list[Any] = []
         while not isinstance(event := next(self.events), CollectionEndEvent):
             items.append(self._value(event, (*path, len(items)), depth + 1))
         return items
 
-    def _mapping(self, path: Path, depth: int) -> dict[str, Any]:
+    def _mapping(self, path: Steps, depth: int) -> dict[str, Any]:
         items: dict[str, Any] = {}
         seen: dict[str, Mark] = {}
         while not isinstance(event := next(self.events), CollectionEndEvent):
@@ -135,7 +165,7 @@ class _Tree:
             items[key] = self._value(next(self.events), at, depth + 1)
         return items
 
-    def _key(self, event: Event, mark: Mark, path: Path, depth: int) -> str:
+    def _key(self, event: Event, mark: Mark, path: Steps, depth: int) -> str:
         if not isinstance(event, ScalarEvent):
             # Built and dropped, so that the parser stays in step and the limits hold.
             self._value(event, (*path, ""), depth + 1)
@@ -150,4 +180,6 @@ class _Tree:
 
 def _mark(event: Event) -> Mark:
     start = event.start_mark
+    if start is None:
+        return (1, 1)
     return (start.line + 1, start.column + 1)

@@ -5,6 +5,7 @@ Invariant: a model that exists is valid by itself (what needs other objects is c
 ``model_validate(model_dump(mode="json"))`` gives the same model back.
 """
 
+from policies.checks import Level
 from policies.schema.base import API_VERSION, Metadata, Strict
 from policies.schema.gpus import GPUS, GpuModel
 from policies.schema.health import (
@@ -13,7 +14,6 @@ from policies.schema.health import (
     Gate,
     HealthPolicy,
     HealthPolicySpec,
-    Level,
     Report,
     Warnings,
 )

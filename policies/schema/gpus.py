@@ -18,34 +18,33 @@ from policies.text import did_you_mean, quoted
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """One GPU model: policy name, marketing memory in GB, words of the NVML product name."""
+    """One GPU model: policy name and words of the NVML product name."""
 
     name: str
-    memory_gb: int
     nvml: tuple[str, ...]
 
 
 _TABLE: Final = (
-    GpuModel("A10", 24, ("A10",)),
-    GpuModel("A10G", 24, ("A10G",)),
-    GpuModel("A100", 40, ("A100",)),
-    GpuModel("A100-80GB", 80, ("A100", "80GB")),
-    GpuModel("B200", 180, ("B200",)),
-    GpuModel("B300", 270, ("B300",)),
-    GpuModel("GB200", 186, ("GB200",)),
-    GpuModel("GB300", 279, ("GB300",)),
-    GpuModel("GH200", 96, ("GH200",)),
-    GpuModel("H100", 80, ("H100",)),
+    GpuModel("A10", ("A10",)),
+    GpuModel("A10G", ("A10G",)),
+    GpuModel("A100", ("A100",)),
+    GpuModel("A100-80GB", ("A100", "80GB")),
+    GpuModel("B200", ("B200",)),
+    GpuModel("B300", ("B300",)),
+    GpuModel("GB200", ("GB200",)),
+    GpuModel("GB300", ("GB300",)),
+    GpuModel("GH200", ("GH200",)),
+    GpuModel("H100", ("H100",)),
     # Google's a3-megagpu-8g: the GPU is an H100, the host has more network; NVML cannot tell.
-    GpuModel("H100-MEGA", 80, ("H100",)),
-    GpuModel("H200", 141, ("H200",)),
-    GpuModel("L4", 24, ("L4",)),
-    GpuModel("L40", 48, ("L40",)),
-    GpuModel("L40S", 48, ("L40S",)),
-    GpuModel("RTX-PRO-6000", 96, ("RTX", "PRO", "6000")),
-    GpuModel("T4", 16, ("T4",)),
-    GpuModel("V100", 16, ("V100",)),
-    GpuModel("V100-32GB", 32, ("V100", "32GB")),
+    GpuModel("H100-MEGA", ("H100",)),
+    GpuModel("H200", ("H200",)),
+    GpuModel("L4", ("L4",)),
+    GpuModel("L40", ("L40",)),
+    GpuModel("L40S", ("L40S",)),
+    GpuModel("RTX-PRO-6000", ("RTX", "PRO", "6000")),
+    GpuModel("T4", ("T4",)),
+    GpuModel("V100", ("V100",)),
+    GpuModel("V100-32GB", ("V100", "32GB")),
 )
 
 GPUS: Final[Mapping[str, GpuModel]] = {model.name: model for model in _TABLE}

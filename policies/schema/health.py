@@ -142,9 +142,9 @@ class HealthPolicySpec(Strict):
     """Before service."""
     driver: Driver = Driver()
     """Driver version."""
-    checks: Annotated[dict[CheckName, CheckRule], Field(max_length=200)] = {}
+    checks: Annotated[dict[CheckName, CheckRule], Field(max_length=200)] = {}  # noqa: RUF012 - pydantic copies it
     """Changes to checks, by name."""
-    faults: Annotated[dict[FaultCode, _Severity], Field(max_length=1000)] = {}
+    faults: Annotated[dict[FaultCode, _Severity], Field(max_length=1000)] = {}  # noqa: RUF012 - pydantic copies it
     """Severities that differ from the catalogue, by fault class (xid_79, ecc_uncorrectable, …)."""
     warnings: Warnings = Warnings()
     """Persistence of warnings."""

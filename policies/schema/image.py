@@ -29,7 +29,9 @@ GLOBAL: Final = "global"
 #: provider's name is free.
 SHAPES: Final = {
     "aws": re.compile(r"ami-([0-9a-f]{8}|[0-9a-f]{17})"),
-    "gcp": re.compile(r"projects/[a-z0-9][a-z0-9:.-]{2,60}/global/images/[a-z]([a-z0-9-]{0,61}[a-z0-9])?"),
+    "gcp": re.compile(
+        r"projects/[a-z0-9][a-z0-9:.-]{2,60}/global/images/[a-z]([a-z0-9-]{0,61}[a-z0-9])?"
+    ),
     "azure": re.compile(
         r"/subscriptions/[0-9a-fA-F-]{36}/resourceGroups/[\w.()-]{1,90}"
         r"/providers/Microsoft\.Compute/galleries/[\w.]{1,80}/images/[\w.-]{1,80}"
@@ -96,9 +98,7 @@ class ImageVersion(Strict):
     """Linux kernel inside."""
     build: Annotated[str, AfterValidator(check_text), Field(max_length=120)] | None = None
     """Build id or commit, for people."""
-    artifacts: Annotated[
-        tuple[Artifact, ...], Field(min_length=1, max_length=400, strict=False)
-    ]
+    artifacts: Annotated[tuple[Artifact, ...], Field(min_length=1, max_length=400, strict=False)]
     """One id per provider and region."""
 
     def artifact(self, provider: str, region: str) -> str | None:
@@ -114,9 +114,7 @@ class ImageVersion(Strict):
 class ImageSpec(Strict):
     """The versions of a family."""
 
-    versions: Annotated[
-        tuple[ImageVersion, ...], Field(min_length=1, max_length=200, strict=False)
-    ]
+    versions: Annotated[tuple[ImageVersion, ...], Field(min_length=1, max_length=200, strict=False)]
     """Every version that a pool or a rollout may name."""
 
     @model_validator(mode="after")

@@ -74,7 +74,9 @@ def _check_zone_name(value: str) -> str:
 TimeZone = Annotated[str, AfterValidator(_check_zone_name)]
 Clock = Annotated[
     str,
-    Shape(r"([01][0-9]|2[0-3]):[0-5][0-9]|24:00", "a time of day", 'write "HH:MM" in quotes', 5),
+    Shape(
+        r"([01][0-9]|2[0-3]):[0-5][0-9]|24:00", "a time of day", "write HH:MM, for example 06:00", 5
+    ),
 ]
 
 
@@ -131,9 +133,7 @@ class Repair(Strict):
     @model_validator(mode="after")
     def _floor_below_absolute(self) -> Repair:
         if self.floor > self.absolute:
-            raise refuse(
-                f"floor {self.floor} is above absolute {self.absolute}", "lower floor"
-            )
+            raise refuse(f"floor {self.floor} is above absolute {self.absolute}", "lower floor")
         return self
 
 
@@ -236,9 +236,7 @@ class Webhook(Strict):
     ) = None
     """File that holds the secret."""
     secret_env: (
-        Annotated[
-            str, Shape(r"[A-Z_][A-Z0-9_]*", "a variable name", "use A-Z, 0-9 and _", 80)
-        ]
+        Annotated[str, Shape(r"[A-Z_][A-Z0-9_]*", "a variable name", "use A-Z, 0-9 and _", 80)]
         | None
     ) = None
     """Environment variable of the daemon that holds the secret."""
@@ -287,7 +285,7 @@ class PoolSpec(Strict):
     @model_validator(mode="after")
     def _slots_fit(self) -> PoolSpec:
         if len(set(self.slots)) != len(self.slots):
-            twice = sorted(s for s in set(self.slots) if self.slots.count(s) > 1)[0]
+            twice = min(s for s in set(self.slots) if self.slots.count(s) > 1)
             raise refuse(f"slot {quoted(twice)} is named twice", "give each slot its own name")
         if self.slots and len(self.slots) != self.nodes:
             raise refuse(
@@ -299,9 +297,7 @@ class PoolSpec(Strict):
     def offer_list(self) -> tuple[Offer, ...]:
         """All offers in order of preference, one per zone."""
         return tuple(
-            offer
-            for spec in self.offers
-            for offer in spec.expand(self.gpu, self.gpus_per_node)
+            offer for spec in self.offers for offer in spec.expand(self.gpu, self.gpus_per_node)
         )
 
     @property
