@@ -127,7 +127,7 @@ class Cloud:
                 return list(before[1])
         offer = self._check(order)
         count = self._obtainable(offer, order)
-        made = [self._make(offer, order) for _ in range(count)]
+        made = [self._make(offer, order, n) for n in range(count)]
         if order.key:
             self._keys[scope] = (print_, tuple(made))
         return made
@@ -138,7 +138,7 @@ class Cloud:
         return f"{place}/{order.key}"
 
     def _check(self, order: Order) -> OfferSpec:
-        offer = self._offers.get((order.region, order.zone, order.instance_type, order.market))
+        offer = self._sold(order)
         if offer is None:
             what = f"{order.instance_type} ({order.market}) is not sold in {order.zone}"
             raise self.deny(Trouble.INVALID, what)
@@ -152,6 +152,18 @@ class Cloud:
         if not known or missing:
             raise self.deny(Trouble.IMAGE, f"The image id '{order.image_id}' does not exist")
         return offer
+
+    def _sold(self, order: Order) -> OfferSpec | None:
+        """The offer of an order; an order without zone gets the zone with most capacity."""
+        if order.zone:
+            return self._offers.get((order.region, order.zone, order.instance_type, order.market))
+        anywhere = [
+            o
+            for o in self.spec.offers
+            if (o.region, o.instance_type, o.market)
+            == (order.region, order.instance_type, order.market)
+        ]
+        return max(anywhere, key=self.free, default=None)
 
     def _obtainable(self, offer: OfferSpec, order: Order) -> int:
         """How many of ``order`` can be made now; raises Denied when they are too few."""
@@ -172,7 +184,7 @@ class Cloud:
             raise self.deny(Trouble.CAPACITY, message)
         return min(order.count, left, free)
 
-    def _make(self, offer: OfferSpec, order: Order) -> Machine:
+    def _make(self, offer: OfferSpec, order: Order, index: int) -> Machine:
         world = self._world
         seq = world.next_seq()
         machine = Machine(
@@ -187,6 +199,7 @@ class Cloud:
             tags=dict(order.tags),
             created_at=world.now(),
             peer=f"10.{seq >> 16 & 255}.{seq >> 8 & 255}.{seq & 255}",
+            index=index,
             lag_s=world.chance.uniform(0.0, self.spec.lag_s),
         )
         machine.history.append((machine.created_at, Phase.PENDING))

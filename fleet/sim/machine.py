@@ -15,7 +15,8 @@ from providers.base import TAG_CELL, TAG_POOL, TAG_TOKEN
 
 @dataclass(slots=True, eq=False)
 class Machine:
-    """A simulated instance. ``failing`` names the gate checks that this machine will fail."""
+    """A simulated instance. ``index`` is its place in its create call, ``failing`` names the gate
+    checks that it will fail."""
 
     id: str
     seq: int
@@ -28,6 +29,7 @@ class Machine:
     tags: dict[str, str]
     created_at: float
     peer: str
+    index: int = 0
     phase: Phase = Phase.PENDING
     history: list[tuple[float, Phase]] = field(default_factory=list)
     code: str = ""
@@ -40,6 +42,8 @@ class Machine:
     reclaim_at: float | None = None
     failing: tuple[str, ...] = ()
     shown_age: int = 0
+    #: A wire skin's rendering of a snapshot, kept as long as that snapshot is shown.
+    wire: tuple[Instance, object] | None = None
 
     @property
     def token(self) -> str:

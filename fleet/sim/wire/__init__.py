@@ -1,0 +1,1 @@
+"""HTTP skins over the simulated world that the real cloud SDKs talk to."""
