@@ -1,0 +1,1 @@
+"""HTTP: agent routes over TCP, operator routes over a local Unix socket."""

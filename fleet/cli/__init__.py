@@ -1,0 +1,1 @@
+"""Command lines: fleetd (the daemon) and fleetctl (for people)."""

@@ -1,0 +1,134 @@
+"""Flush: writes in batches what lives in memory, learns from history, keeps tables small.
+
+Invariant: nothing here changes a decision; losing one pass loses seconds of accounting and no
+event. GPU time is counted from the states of the moment times the measured time since the last
+pass, at most two periods of it, so that a stopped or jumping clock cannot invent hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from sqlalchemy import delete
+from sqlmodel import Session
+
+from fleet.cell import Cell
+from fleet.errors import StoreFull
+from fleet.loops.lifecycle import Lifecycle
+from fleet.loops.plan import Plan, Rates
+from fleet.model import Node, State
+from fleet.store import control, queries, rollup
+from fleet.store.tables import EventRow, NodeRow, OutboxRow
+
+LEARN_S: Final = 300.0
+PRUNE_S: Final = 3600.0
+#: States in which an instance's GPUs are ours and powered.
+POWERED: Final = frozenset(
+    {State.BOOTING, State.CHECKING, State.READY, State.SUSPECT, State.DRAINING, State.QUARANTINED}
+)
+
+
+class Flush:
+    """The loop for everything that may be late."""
+
+    name = "flush"
+
+    def __init__(self, cell: Cell, lifecycle: Lifecycle, plan: Plan) -> None:
+        self._cell, self._lifecycle, self._plan = cell, lifecycle, plan
+        self.period_s = cell.settings.timing.flush_s
+        self._last: float | None = None
+        self._learned: float | None = None
+        self._pruned: float | None = None
+        self._saved: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Write last-seen times and GPU hours; every five minutes learn; every hour prune."""
+        cell = self._cell
+        mono, now = cell.clock.monotonic(), cell.clock.now()
+        self._check_clock()
+        await self._save(mono, now)
+        if self._due(self._learned, mono, LEARN_S):
+            self._learned = mono
+            await self._learn(now)
+        if self._due(self._pruned, mono, PRUNE_S):
+            self._pruned = mono
+            await cell.store.run(self._prune(now))
+        if cell.full and cell.store.keep_ballast():
+            cell.full = False
+            cell.guards.pop("disk", None)
+
+    def _due(self, last: float | None, mono: float, every_s: float) -> bool:
+        return last is None or mono - last >= every_s
+
+    def _check_clock(self) -> None:
+        cell = self._cell
+        step = cell.clock.jump_s()
+        if step:
+            cell.pause.jumped(step, cell.clock.monotonic())
+
+    async def _save(self, mono: float, now: float) -> None:
+        cell = self._cell
+        span = 0.0 if self._last is None else min(mono - self._last, 2 * self.period_s)
+        self._last = mono
+        gpu_s: dict[tuple[str, str], tuple[float, float]] = {}
+        for node in cell.view.nodes.values():
+            if node.state in POWERED:
+                key = (node.offer.provider, node.offer.region)
+                gpus, nodes = gpu_s.get(key, (0.0, 0.0))
+                gpu_s[key] = (gpus + span * node.offer.gpus, nodes + span)
+        rows = self._seen()
+
+        def fn(tx: Session) -> None:
+            for (provider, region), (gpus, nodes) in gpu_s.items():
+                rollup.count_health(tx, at=now, provider=provider, region=region, gpu_s=gpus,
+                                    node_s=nodes)  # fmt: skip
+            control.save_seen(tx, rows)
+
+        try:
+            await cell.store.run(fn)
+        except StoreFull:
+            cell.full = True
+
+    def _seen(self) -> list[dict[str, object]]:
+        """Nodes whose last report moved by a minute or more since it was written."""
+        rows: list[dict[str, object]] = []
+        for node_id, pulse in self._cell.watch.pulses.items():
+            if pulse.last_at is None or pulse.last_at - self._saved.get(node_id, 0.0) < 60.0:
+                continue
+            self._saved[node_id] = pulse.last_at
+            rows.append({"node_id": node_id, "last_report_at": pulse.last_at,
+                         "last_seq": pulse.seq, "boot_id": pulse.boot_id})  # fmt: skip
+            if len(rows) >= 1000:
+                break
+        return rows
+
+    async def _learn(self, now: float) -> None:
+        """Deadlines from measured p99, spare counts from measured failures and refill time."""
+        store = self._cell.store
+        self._lifecycle.learn(await store.run(lambda tx: queries.phase_p99(tx, now - 30 * 86400)))
+        rates = await store.run(lambda tx: queries.pool_rates(tx, now - 7 * 86400))
+        self._plan.rates = {pool: Rates(*values) for pool, values in rates.items()}
+        live = self._cell.view.nodes.keys()
+        self._saved = {i: at for i, at in self._saved.items() if i in live}
+
+    def _prune(self, now: float) -> Callable[[Session], None]:
+        limits = self._cell.settings.limits
+
+        def fn(tx: Session) -> None:
+            old = now - limits.events_days * 86400.0
+            tx.execute(delete(EventRow).where(EventRow.at < old))  # type: ignore[arg-type]
+            tx.execute(delete(OutboxRow).where(OutboxRow.done_at < old))  # type: ignore[arg-type,operator]
+            tx.execute(
+                delete(NodeRow).where(
+                    NodeRow.state == str(State.TERMINATED),  # type: ignore[arg-type]
+                    NodeRow.state_since < now - limits.terminated_s * 7,  # type: ignore[arg-type]
+                )
+            )
+
+        return fn
+
+
+def powered(node: Node) -> bool:
+    """True while a node's GPUs run on our account."""
+    return node.state in POWERED

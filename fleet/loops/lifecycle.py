@@ -1,0 +1,334 @@
+"""Lifecycle: carries out what ``advance`` decides, node by node, and restores service.
+
+Invariant: the woken pass looks at nodes about which something is new and the timed pass at all,
+with the same code; a node that serves leaves service and its slot moves to a spare in the same
+transaction; a step that takes a serving node away by our own judgement asks the Budget, inside
+the transaction's view, one node at a time; one bad node never stops a pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final
+
+import structlog
+from sqlmodel import Session
+
+from fleet import gate, guards
+from fleet.cell import Cell
+from fleet.errors import Stale, StoreError
+from fleet.lifecycle import Allowed, Facts, Listed, Rules, Step, advance, deadline
+from fleet.model import Actor, Node, Outcome, Reason, State
+from fleet.plan import BOOT_LAST, after_success, boot_rest, scopes
+from fleet.rules import PoolRules
+from fleet.store import control, write
+from fleet.watch import Pulse
+
+log = structlog.get_logger("fleetd")
+
+ME = Actor.LIFECYCLE
+CHUNK: Final = 200
+_SERVING: Final = (State.READY, State.SUSPECT)
+_HEALTH: Final = (Reason.FATAL_FAULT, Reason.WARNING_PERSISTS, Reason.AGENT_SILENT)
+
+
+class Lifecycle:
+    """The one loop that moves nodes between states on evidence."""
+
+    name = "lifecycle"
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self.period_s = cell.settings.timing.lifecycle_s
+        self._full_at = 0.0
+        self._removals: dict[str, float] = {}
+        self._place: dict[str, tuple[str, str, str]] = {}
+        self._p99: dict[str, tuple[float | None, float | None]] = {}
+
+    async def load(self) -> None:
+        """Read what the Budget must remember across a restart."""
+        since = self._cell.clock.now() - 3600.0
+        rows = await self._cell.store.run(lambda tx: control.health_removals(tx, since))
+        self._removals = {node_id: at for node_id, at, _ in rows}
+        self._place = {node_id: place for node_id, _, place in rows}
+
+    async def run(self) -> None:
+        """One pass over the nodes that are due."""
+        cell = self._cell
+        start = cell.clock.monotonic()
+        full = start - self._full_at >= self.period_s
+        due = list(cell.view.nodes) if full else sorted(cell.watch.dirty)
+        cell.watch.dirty.clear()
+        if full:
+            self._full_at = start
+            await self._blindness()
+        for i in range(0, len(due), CHUNK):
+            await self._chunk(due[i : i + CHUNK])
+            await asyncio.sleep(0)
+
+    async def _chunk(self, ids: Iterable[str]) -> None:
+        """Decide for some nodes and commit the steps; a stale one is dropped and tried later."""
+        cell = self._cell
+        now = cell.clock.now()
+        moved = False
+        for node_id in ids:
+            node = cell.view.nodes.get(node_id)
+            if node is None:
+                continue
+            try:
+                moved |= await self._one(node, now)
+            except Stale:
+                cell.watch.dirty.add(node_id)
+            except StoreError:
+                cell.watch.dirty.add(node_id)
+                raise
+            except Exception:
+                # One inconsistent row must not halt the others (PC-150, karpenter#1166).
+                log.exception("node skipped", node=node_id)
+        if moved:
+            cell.wake("assign", "plan", "reap", "deliver")
+
+    async def _one(self, node: Node, now: float) -> bool:
+        cell = self._cell
+        known = cell.rules(node.pool)
+        rules = self._rules(known, node)
+        facts = self._facts(node, known, now)
+        step = advance(node, facts, now, rules, self._allowed(node, now))
+        if step is None:
+            return False
+        if step.to in (State.DRAINING, State.TERMINATING, State.QUARANTINED):
+            why = cell.may_destroy()
+            if why:
+                self._held_back(node, step, why)
+                return False
+        elif cell.observe_only:
+            return False
+        if step.budget and not await self._budget(node, known, now):
+            return False
+        await self._commit(node, step, facts, rules, known, now)
+        return True
+
+    def _held_back(self, node: Node, step: Step, why: str) -> None:
+        log.info("held back", node=node.id, to=str(step.to), reason=str(step.reason), why=why)
+
+    # -- facts -----------------------------------------------------------------------------------
+
+    def _rules(self, known: PoolRules | None, node: Node) -> Rules:
+        if known is None:
+            return Rules()
+        launch_p99, boot_p99 = self._p99.get(node.offer.key, (None, None))
+        return known.rules(node.offer.instance_type, launch_p99, boot_p99)
+
+    def _facts(self, node: Node, known: PoolRules | None, now: float) -> Facts:
+        cell = self._cell
+        pulse = cell.watch.pulses.get(node.id) or _NO_PULSE
+        seen = cell.watch.sightings.get(node.offer.provider)
+        listed = seen.listed(node) if seen else Listed.UNKNOWN
+        if listed is Listed.MISSING and self._alive(pulse, known, now):
+            listed = Listed.UNKNOWN  # its agent still speaks: the list is short, not the fleet
+        return Facts(
+            instance=cell.watch.instance(node),
+            listed=listed,
+            last_report_at=pulse.last_at if pulse.last_at is not None else self._since(node),
+            good_reports=pulse.good,
+            gate=self._gate(node, pulse, known),
+            fatal=pulse.fatal,
+            warning=pulse.warning,
+            warning_since=pulse.warning_since,
+            notice=pulse.notice,
+            notice_reason=pulse.notice_reason,
+            drained=pulse.drained or node.drained_at is not None,
+            assigned=bool(node.slot),
+            rebooted=pulse.rebooted,
+            replacement_ready=self._replacement_ready(node),
+            quarantine_free=self._quarantine_free(node, known),
+        )
+
+    def _alive(self, pulse: Pulse, known: PoolRules | None, now: float) -> bool:
+        silent_s = known.health.spec.report.silent_s if known else 90.0
+        return pulse.last_at is not None and now - pulse.last_at < silent_s
+
+    def _since(self, node: Node) -> float:
+        """A node not heard of since this process began has been silent since then, not longer."""
+        return max(self._cell.grace.started_at, node.state_since)
+
+    def _gate(self, node: Node, pulse: Pulse, known: PoolRules | None) -> Any:
+        if known is None or pulse.gate_report is None:
+            return None
+        if node.state is not State.CHECKING and not pulse.rebooted:
+            return None
+        return gate.judge(pulse.gate_report, known.gate)
+
+    def _replacement_ready(self, node: Node) -> bool:
+        return node.wish == "replace" and (not node.slot or bool(self._cell.spares(node.pool)))
+
+    def _quarantine_free(self, node: Node, known: PoolRules | None) -> bool:
+        if known is None or known.quarantine <= 0 or node.state not in _KEEPS:
+            return False
+        kept = sum(
+            n.state is State.QUARANTINED for n in self._cell.view.pool_nodes(node.pool)
+        )
+        return kept < known.quarantine
+
+    def _allowed(self, node: Node, now: float) -> Allowed:
+        cell = self._cell
+        provider = node.offer.provider
+        if not cell.grace.over(provider, now) or cell.pause.active(cell.clock.monotonic()):
+            return Allowed(judge=False, silence=False)
+        return Allowed(judge=True, silence=f"blind:{provider}" not in cell.guards)
+
+    # -- guards ----------------------------------------------------------------------------------
+
+    async def _blindness(self) -> None:
+        """Set or clear Blindness per provider from how many agents are silent now."""
+        cell = self._cell
+        now = cell.clock.now()
+        watched: dict[str, int] = {}
+        silent: dict[str, int] = {}
+        for node in cell.view.nodes.values():
+            if node.state not in _SERVING:
+                continue
+            provider = node.offer.provider
+            watched[provider] = watched.get(provider, 0) + 1
+            pulse = cell.watch.pulses.get(node.id) or _NO_PULSE
+            last = pulse.last_at if pulse.last_at is not None else self._since(node)
+            known = cell.rules(node.pool)
+            limit = known.health.spec.report.silent_s if known else 90.0
+            if now - last >= limit * 0.75:
+                silent[provider] = silent.get(provider, 0) + 1
+        for provider, seen in cell.watch.sightings.items():
+            why = guards.blind(
+                silent.get(provider, 0), watched.get(provider, 0), list_age_s=seen.age_s(now),
+                list_limit_s=cell.settings.timing.list_limit_s,
+            )  # fmt: skip
+            await cell.guard(f"blind:{provider}", why, reason=Reason.BLIND, kind="provider",
+                             object_id=provider, actor=ME)  # fmt: skip
+
+    async def _budget(self, node: Node, known: PoolRules | None, now: float) -> bool:
+        """May this node be taken out for health now? Trips the breaker's guard if not."""
+        policy = known.repair if known else guards.RepairPolicy()
+        zone = node.zone or node.offer.zone
+        scope = f"budget:{node.pool}/{node.offer.provider}/{zone}"
+        permit = guards.may_repair(self._ward(node, zone, now, policy), now, policy)
+        why = permit.why if permit.tripped and not permit.ok else ""
+        await self._cell.guard(scope, why, reason=Reason.BUDGET_EXHAUSTED, kind="pool",
+                               object_id=node.pool, pool=node.pool, actor=ME)  # fmt: skip
+        return permit.ok
+
+    def _ward(
+        self, node: Node, zone: str, now: float, policy: guards.RepairPolicy
+    ) -> guards.Ward:
+        cell = self._cell
+        mates = cell.view.pool_nodes(node.pool)
+        here = [
+            n for n in mates
+            if n.offer.provider == node.offer.provider and (n.zone or n.offer.zone) == zone
+        ]  # fmt: skip
+        serving = [n for n in here if n.state in _SERVING]
+        ill = sum(self._ill(n, now) for n in serving)
+        place = (node.pool, node.offer.provider, zone)
+        removed = {i: at for i, at in self._removals.items() if self._place.get(i) == place}
+        recent = [at for at in removed.values() if now - at <= policy.window_s]
+        refilling = any(n.state in _COMING for n in mates)
+        draining = sum(n.state is State.DRAINING and n.id in removed for n in here)
+        repairing = max(draining, len(recent) if refilling else 0)
+        last = max(removed.values(), default=None)
+        return guards.Ward(
+            total=len(serving) + len(recent), unhealthy=ill, removed=len(recent),
+            repairing=repairing, last_repair_at=last,
+        )  # fmt: skip
+
+    def _ill(self, node: Node, now: float) -> bool:
+        pulse = self._cell.watch.pulses.get(node.id) or _NO_PULSE
+        return pulse.fatal is not None or node.state is State.SUSPECT
+
+    # -- commit ----------------------------------------------------------------------------------
+
+    async def _commit(
+        self, node: Node, step: Step, facts: Facts, rules: Rules, known: PoolRules | None,
+        now: float,
+    ) -> None:  # fmt: skip
+        cell = self._cell
+        spare = self._spare(node, step)
+        changes = self._changes(node, step, facts, now)
+
+        def fn(tx: Session) -> None:
+            after = write.transition(
+                tx, node, step.to, step.reason, now=now, actor=ME, message=step.message,
+                evidence=step.evidence, deadline_at=deadline(step.to, now, rules), **changes,
+            )  # fmt: skip
+            if node.slot and step.to in _LEAVING:
+                urls = list(known.urls) if known else []
+                write.move_slot(tx, node, spare, now=now, actor=ME, reason=step.reason, urls=urls)
+            if step.outcome is not None:
+                self._close(tx, after, step, facts, now)
+
+        await cell.commit(fn)
+        if step.reason in _HEALTH and step.to is State.DRAINING:
+            self._removals[node.id] = now
+            self._place[node.id] = (node.pool, node.offer.provider, node.zone or node.offer.zone)
+            self._removals = {i: at for i, at in self._removals.items() if now - at < 7200.0}
+        pulse = cell.watch.pulses.get(node.id)
+        if pulse is not None and step.reason is Reason.RECOVERED:
+            pulse.rebooted = False
+        if pulse is not None and step.to is State.SUSPECT:
+            pulse.good = 0
+
+    def _spare(self, node: Node, step: Step) -> Node | None:
+        """The spare that takes over a leaving node's slot."""
+        if not node.slot or step.to not in _LEAVING:
+            return None
+        spares = self._cell.spares(node.pool)
+        return spares[0] if spares else None
+
+    def _changes(self, node: Node, step: Step, facts: Facts, now: float) -> dict[str, Any]:
+        changes: dict[str, Any] = {}
+        if step.to is State.BOOTING:
+            changes["running_at"] = node.running_at or now
+        if step.to is State.READY and node.ready_at is None:
+            changes["ready_at"] = now
+        if step.to is State.CHECKING and facts.instance is not None and node.running_at is None:
+            changes["running_at"] = now
+        if facts.instance is not None and not node.zone:
+            changes["zone"] = facts.instance.ref.zone
+        return changes
+
+    def _close(self, tx: Session, node: Node, step: Step, facts: Facts, now: float) -> None:
+        """The launch's one outcome, its rollup, and what the boot breaker learns."""
+        assert step.outcome is not None  # noqa: S101 — checked by the caller
+        code = facts.instance.code if facts.instance else ""
+        first = write.close_launch(tx, node, step.outcome, now=now, reason=step.reason, code=code,
+                                   message=step.message)  # fmt: skip
+        if not first or step.outcome in (Outcome.PREEMPTED, Outcome.CANCELLED):
+            return
+        rests = self._cell.view.rests
+        where = scopes(node.offer, pool=node.pool, image_id=node.image_id)
+        if step.outcome is Outcome.READY:
+            for scope in where.values():
+                if scope in rests:
+                    softer = after_success(rests[scope], now)
+                    if softer is None:
+                        control.clear_rest(tx, scope, actor=ME, now=now)
+                    elif softer != rests[scope]:
+                        control.put_rest(tx, softer, actor=ME, now=now)
+            return
+        o = node.offer
+        outcomes = control.recent_outcomes(
+            tx, pool=node.pool, image_id=node.image_id, provider=o.provider, region=o.region,
+            instance_type=o.instance_type, most=BOOT_LAST,
+        )  # fmt: skip
+        rest = boot_rest(o, outcomes, pool=node.pool, image_id=node.image_id, rests=rests,
+                         now=now, luck=self._cell.chance.random())  # fmt: skip
+        if rest is not None:
+            control.put_rest(tx, rest, actor=ME, now=now)
+
+    def learn(self, p99: dict[str, tuple[float | None, float | None]]) -> None:
+        """Take in measured p99 launch and boot seconds by offer key."""
+        self._p99 = p99
+
+
+_NO_PULSE: Final = Pulse()
+_KEEPS: Final = (State.CHECKING, State.DRAINING)
+_LEAVING: Final = (State.DRAINING, State.QUARANTINED, State.TERMINATING)
+_COMING: Final = (State.REQUESTED, State.LAUNCHING, State.BOOTING, State.CHECKING)

@@ -1,0 +1,1 @@
+"""Machine images: families, immutable versions and their artifacts per provider and region."""

@@ -1,0 +1,1 @@
+"""Policies in YAML: schema, loading with exact error positions, diff."""

@@ -1,0 +1,1 @@
+"""Cloud adapters: one file a cloud, one protocol, one wrapping."""
