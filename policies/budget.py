@@ -56,19 +56,22 @@ def next_times(windows: Sequence[Window], now: float, n: int = 3) -> tuple[Span,
     """The next ``n`` times (opens, closes) in UTC seconds that end after ``now``.
 
     One that is open now comes first, with its past opening. Windows that touch or overlap are
-    merged. Empty for no windows: then everything is allowed.
+    merged; windows that leave no gap at all give one span of some weeks. Empty for no windows:
+    then everything is allowed.
     """
     n = min(n, MAX_TIMES)
+    if n <= 0:
+        return ()
     spans: list[Span] = []
     for window in windows:
-        # One opening a week at least; one more day before, two weeks of slack for clock changes.
+        # Whatever is not open always has a gap a week: ten days back finds the opening of what is
+        # open now, two weeks beyond n find n more, clock changes included.
         today = _local(window, now).date()
-        days = 7 * (n + 2) if n > 0 else 0
-        for offset in range(-2, days):
+        for offset in range(-10, 7 * (n + 2)):
             span = _span(window, today + offset * _DAY)
-            if span is not None and span[1] > now:
+            if span is not None:
                 spans.append(span)
-    return tuple(_merged(sorted(spans)))[:n]
+    return tuple(span for span in _merged(sorted(spans)) if span[1] > now)[:n]
 
 
 def _merged(spans: list[Span]) -> Iterator[Span]:

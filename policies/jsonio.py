@@ -34,14 +34,22 @@ def load_json(data: bytes | str, file: str, limits: Limits = DOCUMENT) -> list[D
         raise InputError(scan.collect.problems)
     if not isinstance(value, list):
         return [Doc(file, value, (1, 1), scan.values, scan.keys)]
+    if len(value) > limits.documents:
+        scan.collect.stop((1, 1), f"more than {limits.documents} documents", "use several files")
+    values, keys = _by_first(scan.values), _by_first(scan.keys)
     return [
-        Doc(file, item, scan.values[(i,)], _under(scan.values, i), _under(scan.keys, i))
+        Doc(file, item, scan.values[(i,)], values.get(i, {}), keys.get(i, {}))
         for i, item in enumerate(value)
     ]
 
 
-def _under(marks: dict[Steps, Mark], first: int) -> dict[Steps, Mark]:
-    return {path[1:]: mark for path, mark in marks.items() if path[:1] == (first,)}
+def _by_first(marks: dict[Steps, Mark]) -> dict[str | int, dict[Steps, Mark]]:
+    """Marks of a top-level list by entry, each under its path within the entry."""
+    found: dict[str | int, dict[Steps, Mark]] = {}
+    for path, mark in marks.items():
+        if path:
+            found.setdefault(path[0], {})[path[1:]] = mark
+    return found
 
 
 class _Scan:
