@@ -40,7 +40,8 @@ class Stage(StrEnum):
 @dataclass(frozen=True, slots=True)
 class CheckDef:
     """One check. ``least`` and ``most`` are default bounds in ``unit``; None: the agent judges
-    alone, from vendor limits or per-model reference numbers. ``gate``: must be reported there."""
+    alone, from vendor limits or per-model reference numbers. ``gate``: must be reported there.
+    """
 
     name: str
     unit: str

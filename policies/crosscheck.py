@@ -16,7 +16,7 @@ from policies.policyset import DEFAULT_HEALTH, PolicySet
 from policies.schema import GPUS, Image, Policy, Pool
 from policies.schema.image import GLOBAL, SHAPES, cloud_of
 from policies.schema.offer import OfferSpec, bare_metal
-from policies.text import did_you_mean, quoted
+from policies.text import did_you_mean, nearest, quoted
 
 #: Instance type → (GPU model, GPUs) of one provider; None: the types are not known (yet).
 Types = Mapping[str, tuple[str, int]]
@@ -220,8 +220,9 @@ class _Check:
         fitting = sorted(name for name, has in types.items() if has == wanted)
         at = (*path, "type")
         if offer.type not in types:
-            near = did_you_mean(offer.type, types)
-            fix = near if near.startswith("did") else _types_fix(fitting)
+            near = fitting if nearest(offer.type, fitting) else list(types)
+            fix = did_you_mean(offer.type, near)
+            fix = fix if nearest(offer.type, near) else _types_fix(fitting)
             what = f"unknown instance type {quoted(offer.type)} of {offer.provider}"
             yield self.doc.problem(at, what, fix)
             return

@@ -81,7 +81,8 @@ Leaf = tuple[Steps, Any, Any]
 
 def _leaves(old: Any, new: Any, path: Steps) -> Iterator[Leaf]:
     """Fields that differ. Lists of objects are compared entry by entry where each has an identity
-    (so that one inserted offer is one change), all other lists as a whole."""
+    (so that one inserted offer is one change), all other lists as a whole.
+    """
     if old == new and type(old) is type(new):
         return
     if isinstance(old, dict) and isinstance(new, dict):

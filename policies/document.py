@@ -70,7 +70,8 @@ class Doc:
 
     def at(self, path: Steps) -> Mark:
         """Line and column of ``path``: a scalar's own place, a list's or mapping's key; for a
-        path that does not exist, the nearest parent's."""
+        path that does not exist, the nearest parent's.
+        """
         while path:
             if path in self.keys and path in self.values:
                 key, value = self.keys[path], self.values[path]

@@ -99,7 +99,7 @@ def load_sources(
             else:
                 loaded.append(item)
     if empty and not found:
-        found.append(PolicyProblem("", "no policy found", "name a file with a Pool in it"))
+        found.append(PolicyProblem("policies", "no policy found", "name a file with a Pool in it"))
     found += check(loaded, frozenset(failed), applied, known)
     if found:
         raise InputError(_bounded(found))
@@ -120,7 +120,7 @@ def _files(paths: Iterable[str | os.PathLike[str]], problems: list[Problem]) -> 
         files += inside
     if len(files) > MAX_FILES:
         what = f"{len(files)} files, at most {MAX_FILES} are read"
-        problems.append(PolicyProblem("", what, "merge some of them"))
+        problems.append(PolicyProblem("policies", what, "merge some of them"))
     return list(dict.fromkeys(files))[:MAX_FILES]
 
 
@@ -188,7 +188,7 @@ def _bounded(problems: list[Problem]) -> list[Problem]:
         rest = len(unique) - MAX_PROBLEMS
         return [
             *unique[:MAX_PROBLEMS],
-            Problem("", f"and {rest} more problems", "mend these first"),
+            Problem("policies", f"and {rest} more problems", "mend these first"),
         ]
     return unique
 

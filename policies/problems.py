@@ -47,6 +47,7 @@ def _problem(doc: Doc, model: type[BaseModel], detail: ErrorDetails) -> PolicyPr
         fix = did_you_mean(str(path[-1]), fields_at(model, path[:-1]))
         return doc.problem(path, what, fix, mark=doc.keys.get(path))
     if kind == "refused":
+        path = (*path, *ctx["at"])
         mark = doc.keys.get(path) if is_key else None
         return doc.problem(path, str(ctx["what"]), str(ctx["fix"]), mark=mark)
     say = _SENTENCES.get(kind)

@@ -39,9 +39,12 @@ class Strict(BaseModel):
     )
 
 
-def refuse(what: str, fix: str = "") -> PydanticCustomError:
-    """The error a validator raises: ``what`` is wrong, and how to ``fix`` it."""
-    return PydanticCustomError("refused", "{what}", {"what": what, "fix": fix})
+def refuse(what: str, fix: str = "", at: tuple[str | int, ...] = ()) -> PydanticCustomError:
+    """The error a validator raises: ``what`` is wrong, and how to ``fix`` it.
+
+    ``at`` leads from the validated value to the part that is wrong.
+    """
+    return PydanticCustomError("refused", "{what}", {"what": what, "fix": fix, "at": at})
 
 
 @dataclass(frozen=True, slots=True)

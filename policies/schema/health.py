@@ -157,13 +157,16 @@ class HealthPolicySpec(Strict):
             unit = CHECKS[name].unit
             if rule.unit is not None and rule.unit != unit:
                 said = f"check {name} is measured in {unit or 'no unit'}, not {quoted(rule.unit)}"
-                raise refuse(said, f"write unit: {unit}" if unit else "leave unit out")
+                fix = f"write unit: {unit}" if unit else "leave unit out"
+                raise refuse(said, fix, ("checks", name, "unit"))
             if not unit and (rule.min is not None or rule.max is not None):
-                raise refuse(f"check {name} has no value to bound", "leave min and max out")
+                what = f"check {name} has no value to bound"
+                raise refuse(what, "leave min and max out", ("checks", name))
             if rule.level is Level.IGNORE and name in self.gate.required:
                 raise refuse(
                     f"check {name} is required by the gate and ignored",
                     "take it out of gate.required or change its level",
+                    ("checks", name, "level"),
                 )
         return self
 

@@ -120,9 +120,10 @@ class ImageSpec(Strict):
     @model_validator(mode="after")
     def _versions_differ(self) -> ImageSpec:
         names = [v.version for v in self.versions]
-        for name in names:
-            if names.count(name) > 1:
-                raise refuse(f"version {quoted(name)} is written twice", "versions never change")
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                what = f"version {quoted(name)} is written twice"
+                raise refuse(what, "keep one of them", ("versions", i, "version"))
         return self
 
     def version(self, name: str) -> ImageVersion | None:

@@ -286,11 +286,14 @@ class PoolSpec(Strict):
     def _slots_fit(self) -> PoolSpec:
         if len(set(self.slots)) != len(self.slots):
             twice = min(s for s in set(self.slots) if self.slots.count(s) > 1)
-            raise refuse(f"slot {quoted(twice)} is named twice", "give each slot its own name")
+            raise refuse(
+                f"slot {quoted(twice)} is named twice", "give each slot its own name", ("slots",)
+            )
         if self.slots and len(self.slots) != self.nodes:
             raise refuse(
                 f"{len(self.slots)} slots for {self.nodes} nodes",
                 "name as many slots as nodes, or none",
+                ("slots",),
             )
         return self
 

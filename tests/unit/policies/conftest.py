@@ -17,31 +17,7 @@ settings.register_profile("ci", derandomize=True, deadline=None)
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
-ROOT = Path(__file__).parents[3]
-
-POOL = """\
-apiVersion: fleetd/v1
-kind: Pool
-metadata: {name: train}
-spec:
-  gpu: H100
-  gpus_per_node: 8
-  nodes: 4
-  image: base@v1
-  offers:
-    - {provider: aws, region: us-east-1, zone: us-east-1a, type: p5.48xlarge}
-"""
-
-IMAGE = """\
-apiVersion: fleetd/v1
-kind: Image
-metadata: {name: base}
-spec:
-  versions:
-    - version: v1
-      artifacts:
-        - {provider: aws, region: us-east-1, id: ami-0a1b2c3d4e5f60718}
-"""
+DATA = Path(__file__).parent / "data"
 
 Said = Callable[..., list[str]]
 
@@ -63,4 +39,4 @@ def said() -> Said:
 @pytest.fixture
 def image_set() -> PolicySet:
     """The image that the test pool names, as if applied."""
-    return load_text(IMAGE)
+    return load_text((DATA / "image.yaml").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ def window(days: str, start: str, end: str, tz: str) -> Window:
 
 def spans(windows: list[Window], now: str, n: int) -> list[str]:
     """Openings as ``from/to`` in UTC."""
+
     def show(t: float) -> str:
         return datetime.fromtimestamp(t, UTC).strftime("%m-%dT%H:%M")
 
@@ -40,7 +42,9 @@ def spans(windows: list[Window], now: str, n: int) -> list[str]:
         (3, 100, 0, None, 3), (0, 100, 1, None, 1), (5, 2, 0, None, 5), (5, 2, 0, 2, 2),
     ],
 )  # fmt: skip
-def test_share_count(share: int | str, total: int, floor: int, most: int | None, count: int) -> None:
+def test_share_count(
+    share: int | str, total: int, floor: int, most: int | None, count: int
+) -> None:
     """Rounded up, then at least, then at most (PC-070, PC-071)."""
     assert share_count(share, total, floor=floor, most=most) == count
 
@@ -151,4 +155,4 @@ def test_allowed_at_and_next_times_agree(windows: list[Window], now: int) -> Non
         assert allowed_at(windows, start)
         assert allowed_at(windows, end - 1)
         assert not allowed_at(windows, start - 1)
-    assert all(a[1] < b[0] for a, b in zip(told, told[1:], strict=False))
+    assert all(a[1] < b[0] for a, b in pairwise(told))

@@ -16,13 +16,12 @@ from policies.document import MAX_INT, POLICY, Limits
 from policies.jsonio import load_json
 from policies.yamlio import load_file, load_yaml
 
-LOADERS = [yaml.SafeLoader]
+LOADERS: list[Any] = [yaml.SafeLoader]
 if hasattr(yaml, "CSafeLoader"):
     LOADERS.append(yaml.CSafeLoader)
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n"
-    for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
 MERGES = "a: &a {x: 1}\n" + "".join(
     f"{b}: &{b} {{<<: [*{a}, *{a}], y: 1}}\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
@@ -68,8 +67,8 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "many problems": ("a: 1\n" * 1000,
                       'f.yaml:2: key "a" is written twice, first on line 1 (remove one of them)'),
     "python tag": ("a: !!python/object/apply:os.system [id]",
-                   "f.yaml:1: tag tag:yaml.org,2002:python/object/apply:os.system is not accepted "
-                   "(remove it)"),
+                   ("f.yaml:1: tag tag:yaml.org,2002:python/object/apply:os.system is not accepted "
+                   "(remove it)")),
     "binary tag": ("a: !!binary aGk=",
                    "f.yaml:1: tag tag:yaml.org,2002:binary is not accepted (remove it)"),
     "tag directive": ("%TAG ! tag:x,2000:\n---\na: 1", ""),
@@ -94,18 +93,19 @@ def test_hostile_yaml_is_refused_at_once(name: str, loader: Any) -> None:
     """Cases of trust.md 3.1, each within a second, never another exception."""
     text, words = HOSTILE[name]
     began = time.perf_counter()
-    try:
-        docs = load_yaml(text, "f.yaml", POLICY, loader=loader)
-        said = "-"
-        assert words == "-", docs
-    except InputError as error:
-        said = str(error.problems[0])
-        assert len(error.problems) <= 100
-        assert len(str(error)) < 50_000
+    if words == "-":
+        assert load_yaml(text, "f.yaml", POLICY, loader=loader) == []
+        assert time.perf_counter() - began < 1.0
+        return
+    with pytest.raises(InputError) as caught:
+        load_yaml(text, "f.yaml", POLICY, loader=loader)
     assert time.perf_counter() - began < 1.0
+    assert len(caught.value.problems) <= 100
+    assert len(str(caught.value)) < 50_000
+    said = str(caught.value.problems[0])
+    assert said.startswith("f.yaml:")
     if words:
         assert said == words
-    assert said == "-" or said.startswith("f.yaml:")
 
 
 @pytest.mark.parametrize("loader", LOADERS, ids=lambda cls: cls.__name__)
@@ -263,7 +263,6 @@ def test_what_others_write_is_read_back(value: dict[str, Any]) -> None:
     assert doc.value == value
     (doc,) = load_json(json.dumps(value, ensure_ascii=False, indent=2), "f.json")
     assert doc.value == value
-    assert all(doc.get(path) is not None or True for path in doc.values)
     text = yaml.dump(value, Dumper=NoAlias, allow_unicode=True)
     (doc,) = load_yaml(text, "f.yaml")
     assert doc.value == value
@@ -279,9 +278,11 @@ def test_no_text_raises_anything_else(text: str) -> None:
         try:
             docs = read(text, name, SMALL)
         except InputError as error:
-            assert all(p.where.startswith(name) for p in error.problems)
+            places = [p.where for p in error.problems]
         else:
+            places = []
             json.dumps([d.value for d in docs], allow_nan=False).encode()
+        assert all(place.startswith(name) for place in places)
 
 
 @given(st.binary(max_size=60))
