@@ -28,10 +28,12 @@ from fleet.errors import (
 from fleet.model import Instance, InstanceRef, LaunchSpec, Market, Need, Offer, Owner
 from providers.base import TAG_CELL, CreateResult, Provider
 from providers.catalog import catalog
-from providers.ec2 import INSTANCE_ID, Region, instance, run_request, translate
+from providers.ec2 import DIED, INSTANCE_ID, Region, instance, run_request, translate
 from providers.pace import Bucket, Rates
 from providers.pool import BlockingPool
 from providers.wrap import Limits, Recorder, Wrapped
+
+__all__ = ["DIED", "SDK", "Aws", "Region", "Settings", "open"]
 
 SDK = "boto3"
 

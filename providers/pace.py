@@ -108,7 +108,7 @@ class FairThrottler(Throttler):
         while self._task_logs and now - self._task_logs[0] >= self.period - _EPSILON:
             self._task_logs.popleft()
 
-    async def acquire(self, cost: float = 1.0) -> None:  # noqa: ARG002 — Pace's interface
+    async def acquire(self, cost: float = 1.0) -> None:
         """Wait for a place in the window; a call takes one place whatever its ``cost``."""
         loop = asyncio.get_running_loop()
         async with self._turn:

@@ -75,8 +75,10 @@ class BlockingPool:
                 continue
             try:
                 job.set_result(work())
-            except BaseException as e:  # noqa: BLE001 — handed to the waiter, whatever it is
+            except Exception as e:  # noqa: BLE001 — handed to the waiter, whatever it is
                 job.set_exception(e)
+            except BaseException as e:  # noqa: BLE001 — an SDK may end its thread, not the loop
+                job.set_exception(Unavailable(f"{type(e).__name__}: {e}", code="PoolThread"))
             del job, work, item  # a waiting thread must not hold the last answer in memory
 
     def close(self) -> None:

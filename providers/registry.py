@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 from pydantic import BaseModel, ValidationError
 
 from fleet.clock import Chance, Clock
-from fleet.errors import InputError, NotFound, Problem
+from fleet.errors import InputError, NotFound, Problem, ProviderError
 from providers.base import Provider
 from providers.wrap import Recorder
 
@@ -90,6 +90,15 @@ def open_provider(
         what = f"a provider of kind {kind} needs the Python module {module.SDK}"
         raise InputError([Problem(f"providers.{name}", what, f"pip install 'fleetd[{kind}]'")])
     return module.open(settings, clock=clock, chance=chance, recorder=recorder)
+
+
+def died_as(kind: str, code: str) -> type[ProviderError] | None:
+    """The refusal that the death of an accepted instance amounts to, by the cloud's own code.
+
+    None for codes that are no such death (a user's shutdown, a spot reclaim) or are unknown.
+    """
+    died: Mapping[str, type[ProviderError]] = getattr(cloud(kind), "DIED", {})
+    return died.get(code)
 
 
 def _installed(module: str) -> bool:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +19,16 @@ from fleet.clock import LoopClock, SeededChance, VirtualClock, VirtualLoop
 from fleet.model import Instance, LaunchSpec, Market, Offer, Owner
 from fleet.sim.fakecloud import FakeCloud
 from fleet.sim.faults import Injection, Kind
-from fleet.sim.spec import OfferSpec, Steady, WorldSpec, cloud_spec
+from fleet.sim.spec import Lognormal, OfferSpec, Steady, WorldSpec, cloud_spec
+from fleet.sim.wire.ec2 import Ec2App
+from fleet.sim.wire.serve import WireServer
 from fleet.sim.world import World
 from providers import aws
 from providers.base import TAG_IMAGE, TAG_TOKEN, Provider
 from providers.ec2 import Region
+
+# so that the suites of this folder share canned_ec2.py in every import mode of pytest
+sys.path.insert(0, str(Path(__file__).parent))
 
 REGION, ZONE = "us-east-1", "us-east-1a"
 TYPE = "p5.48xlarge"
@@ -94,13 +101,13 @@ class Harness:
 # -- the simulated world -----------------------------------------------------------------------
 
 
-def world_spec(kind: str, level: int) -> WorldSpec:
+def world_spec(kind: str, level: int, **over: Any) -> WorldSpec:
     """One cloud that sells ``level`` machines of one type, as spot and on demand."""
     offers = tuple(
         OfferSpec(REGION, ZONE, TYPE, "H100", 8, 50.0, market, "", Steady(level))
         for market in (Market.ON_DEMAND, Market.SPOT)
     )
-    return WorldSpec((cloud_spec(kind, offers, name=kind, buckets={}),))
+    return WorldSpec((cloud_spec(kind, offers, name=kind, buckets={}, **over),))
 
 
 class FakeHarness(Harness):
@@ -202,6 +209,51 @@ class MotoHarness(Harness):
         return Offer("aws", REGION, ZONE, TYPE, Market.ON_DEMAND, "H100", 8)
 
 
+# -- the wire skin: real boto3 against our own world -------------------------------------------
+
+
+class WireHarness(Harness):
+    """The EC2 adapter on the wire skin. Its world's time is the loop's and what we add to it."""
+
+    name = "aws-wire"
+    can = frozenset({"tokens", "faults", "time", "capacity"})
+    many = 2500
+
+    def __init__(self, runner: asyncio.Runner, level: int) -> None:
+        super().__init__(runner)
+        self._added_s = 0.0
+        self.run(self._open(level))
+
+    async def _open(self, level: int) -> None:
+        loop = asyncio.get_running_loop()
+        spec = world_spec("aws", level, latency_s=Lognormal(1e-4))
+        self._world = World(lambda: 1.8e9 + loop.time() + self._added_s, SeededChance(7), spec)
+        self._server = WireServer(Ec2App(self._world, SeededChance(8)))
+        await self._server.start()
+        self.provider = aws.Aws(aws_settings(self._server.url), LoopClock())
+
+    def close(self) -> None:
+        """Close the adapter and the server."""
+        self.run(self.provider.aclose())
+        self.run(self._server.aclose())
+
+    async def pass_time(self, seconds: float) -> None:
+        """The world's clock jumps: it runs what has become due with the next call."""
+        self._added_s += seconds
+
+    def inject(self, kind: str, seconds: float, value: float = 0.0) -> None:
+        """A fault in the world, from now."""
+        self._world.inject(Injection(Kind(kind), 0.0, seconds, value=value))
+
+    def count(self, token: str) -> int:
+        """What the world holds."""
+        return sum(1 for _ in self._world.existing(token=token))
+
+    def offer(self) -> Offer:
+        """The world's one type."""
+        return Offer("aws", REGION, ZONE, TYPE, Market.ON_DEMAND, "H100", 8, 50.0)
+
+
 @pytest.fixture(scope="session")
 def moto_url() -> Iterator[str]:
     """One moto server for the session, on loopback."""
@@ -236,12 +288,28 @@ def moto(request: pytest.FixtureRequest, kind: str) -> Iterator[Make]:
         runner.run(harness.provider.aclose())
 
 
+@contextmanager
+def wire(_: pytest.FixtureRequest, kind: str) -> Iterator[Make]:
+    """AWS on the wire skin."""
+    made: list[WireHarness] = []
+    with asyncio.Runner() as runner:
+
+        def make(level: int) -> Harness:
+            made.append(WireHarness(runner, level))
+            return made[-1]
+
+        yield make
+        for harness in made:
+            harness.close()
+
+
 HARNESSES: dict[str, tuple[Any, str]] = {
     "fake-aws": (fake, "aws"),
     "fake-gcp": (fake, "gcp"),
     "fake-azure": (fake, "azure"),
     "fake-oci": (fake, "oci"),
     "aws-moto": (moto, "aws"),
+    "aws-wire": (wire, "aws"),
 }
 
 
@@ -257,3 +325,12 @@ def made(request: pytest.FixtureRequest) -> Iterator[Make]:
 def h(made: Make) -> Harness:
     """A harness whose cloud has plenty to sell."""
     return made(10_000)
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """No test on canned answers leaves threads to the next."""
+    yield
+    canned = sys.modules.get("canned_ec2")
+    while canned and canned.Canned.opened:
+        asyncio.run(canned.Canned.opened.pop().aclose())

@@ -231,7 +231,8 @@ def test_a_busy_cloud_is_busy_and_nothing_was_made(h: Any, kind: str) -> None:
     async def main() -> None:
         spec = h.spec("tok-busy", 2, "cell-busy")
         h.inject(kind, 60)
-        with pytest.raises(Busy):
+        # a connection that is cut may have carried the create; the others were answered
+        with pytest.raises((Busy, Ambiguous) if kind == "api_cut" else Busy):
             await h.provider.create(spec)
         with pytest.raises(Busy):
             await h.listed("cell-busy")

@@ -62,7 +62,7 @@ def test_cost_above_the_burst_passes_and_leaves_a_debt(virtual: Virtual) -> None
     assert times == [0, 25]
 
 
-def test_waiting_costs_no_polling(virtual: Virtual) -> None:
+def test_waiting_costs_no_polling(virtual: Virtual, monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiter sleeps once: 2,000 of them make about as many timers, not millions."""
 
     async def main() -> int:
@@ -74,7 +74,7 @@ def test_waiting_costs_no_polling(virtual: Virtual) -> None:
             sleeps += 1
             return call_at(*args, **kwargs)
 
-        loop.call_at = counted  # type: ignore[method-assign]
+        monkeypatch.setattr(loop, "call_at", counted)
         await arrivals(TokenBucket(1, 100), 2000)
         return sleeps
 

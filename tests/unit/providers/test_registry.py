@@ -11,7 +11,7 @@ import pytest
 
 import providers
 from fleet.clock import LoopClock, SystemChance
-from fleet.errors import InputError, NotFound
+from fleet.errors import InputError, InsufficientCapacity, NotFound
 from providers import aws, registry
 
 AWS: dict[str, Any] = {"kind": "aws", "regions": {"us-east-1": {}}}
@@ -94,3 +94,10 @@ def test_no_sdk_is_imported_before_it_is_needed() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_a_death_after_acceptance_is_a_refusal_by_the_clouds_own_code() -> None:
+    """Capacity that was promised and not there rests the offer like a refusal would."""
+    died = registry.died_as("aws", "Server.InsufficientInstanceCapacity")
+    assert died is InsufficientCapacity
+    assert registry.died_as("aws", "Client.UserInitiatedShutdown") is None
