@@ -77,6 +77,7 @@ class SimNode:
         self._urgent = False
         self._silent_until = -math.inf
         self._last_answer = b""
+        self._obeyed: set[str] = set()
         self._wake: asyncio.Future[None] | None = None
 
     # -- what happens to the machine --------------------------------------------------------------
@@ -191,8 +192,7 @@ class SimNode:
                 self.reports += 1
                 if answer[2] != self._last_answer:
                     self._obey(answer[2])
-                if self._plain or not self._gate:
-                    await self._wait(self._next_s)
+                await self._wait(self._next_s)
                 continue
             if answer is not None and answer[0] == 410:
                 return True
@@ -244,13 +244,18 @@ class SimNode:
         """Follow an answer: when to report next and what to do."""
         said = json.loads(body)
         self._next_s = float(said.get("next_s", self._next_s))
-        kinds = [c["kind"] for c in said.get("commands", ())]
+        commands = said.get("commands", ())
+        kinds = [c["kind"] for c in commands]
         if "drain" in kinds and not self._draining:
             self._draining = True
             drain_s = self._chance.uniform(*self._settings.drain_s)
             asyncio.get_running_loop().call_later(drain_s, self._drain_done)
         if "gate" in kinds:
             self._gate, self._plain = True, False
+            # A new command is obeyed at once; one that is repeated, with the next report.
+            new = {str(c["id"]) for c in commands} - self._obeyed
+            self._urgent = bool(new)
+            self._obeyed |= new
         # Only an answer that asks for nothing may be skipped the next time.
         self._last_answer = b"" if kinds else body
 
