@@ -170,7 +170,7 @@ class FaultPlan:
             self._windows.setdefault(injection.kind, []).append(injection)
 
     def active(self, kind: Kind, t: float, provider: str, *where: str) -> Injection | None:
-        """The first window of ``kind`` open at ``t`` that matches (``Injection.matches``)."""
+        """The first window of ``kind`` open at ``t``; ``where`` is as in ``Injection.matches``."""
         windows = self._windows.get(kind)
         if not windows or not self.raging(t):
             return None

@@ -15,8 +15,10 @@ from providers.base import TAG_CELL, TAG_POOL, TAG_TOKEN
 
 @dataclass(slots=True, eq=False)
 class Machine:
-    """A simulated instance. ``index`` is its place in its create call, ``failing`` names the gate
-    checks that it will fail."""
+    """A simulated instance.
+
+    ``index`` is its place in its create call, ``failing`` names the gate checks it will fail.
+    """
 
     id: str
     seq: int

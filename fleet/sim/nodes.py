@@ -25,10 +25,11 @@ class Nodes:
         world: World,
         transport: Transport,
         chance: Chance,
-        settings: NodeSettings = NodeSettings(),
+        settings: NodeSettings | None = None,
     ) -> None:
         """Start an agent on each machine that boots from now on."""
-        self._world, self._transport, self._settings = world, transport, settings
+        self._world, self._transport = world, transport
+        self._settings = settings or NodeSettings()
         self._salt = chance.token(8)
         self._nodes: dict[str, SimNode] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -35,6 +35,10 @@ class OfferSpec:
         return (self.region, self.zone, self.instance_type, self.market)
 
 
+_PENDING, _BOOT = Lognormal(20.0), Lognormal(120.0)
+_TERMINATE, _LATENCY = Lognormal(30.0), Lognormal(0.4, 0.4)
+
+
 @dataclass(frozen=True, slots=True)
 class CloudSpec:
     """One simulated cloud account. Rates ``p_*`` are per instance or per call, 0 to 1.
@@ -51,10 +55,10 @@ class CloudSpec:
     images: frozenset[str] | None = None
     quota: Mapping[tuple[str, str], int] = field(default_factory=dict)
     buckets: Mapping[str, BucketSpec] = field(default_factory=dict)
-    pending_s: Lognormal = Lognormal(20.0)
-    boot_s: Lognormal = Lognormal(120.0)
-    terminate_s: Lognormal = Lognormal(30.0)
-    latency_s: Lognormal = Lognormal(0.4, 0.4)
+    pending_s: Lognormal = _PENDING
+    boot_s: Lognormal = _BOOT
+    terminate_s: Lognormal = _TERMINATE
+    latency_s: Lognormal = _LATENCY
     timeout_s: float = 30.0
     lag_s: float = 5.0
     linger_s: float = 3600.0

@@ -41,8 +41,10 @@ class World:
         spec: WorldSpec,
         plan: FaultPlan | None = None,
     ) -> None:
-        """``now`` gives seconds since the epoch and must not jump back; plan times count from
-        the moment of this call."""
+        """``now`` gives seconds since the epoch and must not jump back.
+
+        The plan's times count from the moment of this call.
+        """
         self.spec, self.chance = spec, chance
         self.plan = plan or FaultPlan()
         self.on_boot: list[Callable[[Machine], None]] = []

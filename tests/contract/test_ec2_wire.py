@@ -470,5 +470,5 @@ def test_status_checks(bench: Bench, ec2: Any) -> None:
 
 
 def test_actions_that_are_not_there(bench: Bench, ec2: Any) -> None:
-    assert refused(lambda: ec2.describe_vpcs()) == "InvalidAction"
+    assert refused(ec2.describe_vpcs) == "InvalidAction"
     assert bench.app.errors == {"InvalidAction": 1}

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 from fleet.clock import Chance
 from fleet.sim.vendor import Denied, Trouble
+from fleet.sim.wire import ec2calls, ec2catalog
 from fleet.sim.wire.asgi import (
     Answer,
     Dropped,
@@ -25,14 +26,13 @@ from fleet.sim.wire.asgi import (
     read_body,
     send_answer,
 )
-from fleet.sim.wire import ec2calls, ec2catalog
 from fleet.sim.wire.ec2calls import Call, Refusal
 from fleet.sim.wire.shapes import Shapes, Unknown, error_xml
 from fleet.sim.world import World
 
 _AUTHORIZATION: Final = re.compile(
-    r"AWS4-HMAC-SHA256 Credential=(?P<key>\w{3,128})/\d{8}/(?P<region>[a-z0-9-]+)/ec2/aws4_request, "
-    r"?SignedHeaders=[a-z0-9;-]+, ?Signature=[0-9a-f]{64}$"
+    r"AWS4-HMAC-SHA256 Credential=(?P<key>\w{3,128})/\d{8}/(?P<region>[a-z0-9-]+)/ec2/"
+    r"aws4_request, ?SignedHeaders=[a-z0-9;-]+, ?Signature=[0-9a-f]{64}$"
 )
 
 CALLS: Final[Mapping[str, Callable[[Call], Mapping[str, Any]]]] = {

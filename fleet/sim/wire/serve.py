@@ -11,7 +11,7 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self
 
-from fleet.sim.wire.asgi import App, Answer, Dropped, Receive, Scope, Send, send_answer
+from fleet.sim.wire.asgi import Answer, App, Dropped, Receive, Scope, Send, send_answer
 
 #: Connections stay open for a day of loop time: a scaled clock must not close them under a client.
 KEEP_ALIVE_S = 86_400

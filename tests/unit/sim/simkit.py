@@ -16,6 +16,7 @@ from fleet.sim.world import World
 from providers.base import TAG_CELL, TAG_POOL, TAG_TOKEN
 
 EPOCH = 1_800_000_000.0
+PLENTY = Steady(100)
 FLAT: dict[str, Any] = {
     "pending_s": Lognormal(20.0, 0.0),
     "boot_s": Lognormal(100.0, 0.0),
@@ -25,7 +26,7 @@ FLAT: dict[str, Any] = {
 }
 
 
-def one_cloud(kind: str = "aws", capacity: Capacity = Steady(100), **over: Any) -> CloudSpec:
+def one_cloud(kind: str = "aws", capacity: Capacity = PLENTY, **over: Any) -> CloudSpec:
     """A cloud that sells one type in two zones on both markets, with flat durations."""
     offers = tuple(
         OfferSpec("r1", zone, "gpu8", price_usd_hour=usd, market=market, capacity=capacity)

@@ -174,11 +174,10 @@ def test_time_outs_are_ambiguous(cloud_kind: str, kind: Kind, at_once: int, late
 def test_a_truncated_list_is_an_error() -> None:
     async def story(world: World, cloud: FakeCloud, clock: VirtualClock) -> None:
         await cloud.create(launch(offer_of("aws"), count=10))
-        seen = []
+        listing = cloud.list(Owner("c"))
+        assert len([await anext(listing) for _ in range(5)]) == 5
         with pytest.raises(Unavailable):
-            async for item in cloud.list(Owner("c")):
-                seen.append(item)
-        assert len(seen) == 5
+            await anext(listing)
 
     play(story, None, Injection(Kind.LIST_TRUNCATED, 0, 100))
 

@@ -43,28 +43,30 @@ def app_saying(text: str) -> Any:
     return app
 
 
+def client_of(server: WireServer) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=server.url, trust_env=False)
+
+
 def test_skins_share_a_port_by_prefix() -> None:
     async def main() -> None:
         dispatcher = Dispatcher()
         dispatcher.add("/compute/", app_saying("gcp"))
         dispatcher.add("/compute/v2/", app_saying("gcp2"))
-        async with WireServer(dispatcher) as server:
-            async with httpx.AsyncClient(base_url=server.url, trust_env=False) as client:
-                assert (await client.post("/compute/v1/x", content=b"!")).text == "gcp!"
-                assert (await client.get("/compute/v2/x")).text == "gcp2"
-                assert (await client.get("/else")).status_code == 404
+        async with WireServer(dispatcher) as server, client_of(server) as client:
+            assert (await client.post("/compute/v1/x", content=b"!")).text == "gcp!"
+            assert (await client.get("/compute/v2/x")).text == "gcp2"
+            assert (await client.get("/else")).status_code == 404
 
     asyncio.run(main())
 
 
 def test_a_dropped_answer_sends_nothing_and_the_server_lives_on() -> None:
     async def main() -> None:
-        async with WireServer(app_saying("")) as server:
-            async with httpx.AsyncClient(base_url=server.url, trust_env=False) as client:
-                for body in (b"drop", b"x" * (MAX_BODY + 1)):
-                    with pytest.raises(httpx.HTTPError):
-                        await client.post("/", content=body)
-                assert (await client.post("/", content=b"still")).text == "still"
+        async with WireServer(app_saying("")) as server, client_of(server) as client:
+            for body in (b"drop", b"x" * (MAX_BODY + 1)):
+                with pytest.raises(httpx.HTTPError):
+                    await client.post("/", content=body)
+            assert (await client.post("/", content=b"still")).text == "still"
 
     asyncio.run(main())
 
