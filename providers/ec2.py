@@ -79,6 +79,11 @@ CODES: Final[Mapping[str, type[ProviderError]]] = {
     "IdempotentParameterMismatch": Ambiguous,
 }
 
+#: 5xx answers that are given before anything is done. After any other (InternalError, a gateway's
+#: own page, a code nobody knows) a create may have worked: it is Ambiguous, since a caller that
+#: gives up on Busy closes the launch as never made.
+NO_EFFECT: Final = frozenset({"ServiceUnavailable", "Unavailable"})
+
 #: StateReason of instances that were accepted and then died, as the refusal it amounts to.
 DIED: Final[Mapping[str, type[ProviderError]]] = {
     "Server.InsufficientInstanceCapacity": InsufficientCapacity,
@@ -253,7 +258,7 @@ def translate(e: Exception, *, creates: bool) -> ProviderError:
     """What botocore raised, as one of ours; ``creates`` when an effect would be an instance."""
     answer = getattr(e, "response", None)
     if isinstance(answer, dict) and "Error" in answer:
-        return _from_answer(answer)
+        return _from_answer(answer, creates)
     names = [c.__name__ for c in type(e).__mro__]
     kind = next((LOCAL[n] for n in names if n in LOCAL), Ambiguous if creates else Unavailable)
     text = str(e)[:MAX_MESSAGE_CHARS]
@@ -262,13 +267,16 @@ def translate(e: Exception, *, creates: bool) -> ProviderError:
     return kind(text, code=names[0])
 
 
-def _from_answer(answer: Mapping[str, Any]) -> ProviderError:
-    """An unknown code keeps the vendor's words and is Unavailable."""
+def _from_answer(answer: Mapping[str, Any], creates: bool) -> ProviderError:
+    """An unknown code keeps the vendor's words and is Unavailable (see NO_EFFECT for creates)."""
     error, meta = answer["Error"], answer.get("ResponseMetadata", {})
     code = str(error.get("Code", "")) or str(meta.get("HTTPStatusCode", ""))
     message = _ENCODED.sub(" (encoded details left out)", str(error.get("Message", "")))
     elsewhere = _ELSEWHERE.search(message)
     kind = CODES.get(code, Unavailable)
+    status = int(meta.get("HTTPStatusCode") or 0)
+    if creates and kind is Unavailable and status >= 500 and code not in NO_EFFECT:
+        kind = Ambiguous
     retry_after = meta.get("HTTPHeaders", {}).get("retry-after", "")
     return kind(
         message[:MAX_MESSAGE_CHARS],

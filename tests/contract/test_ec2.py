@@ -24,6 +24,8 @@ from fleet.errors import (
     Ambiguous,
     InsufficientCapacity,
     InvalidRequest,
+    ProviderError,
+    Throttled,
     Unavailable,
 )
 from fleet.model import LaunchSpec, Market, Offer
@@ -160,6 +162,27 @@ def test_every_code_raises_its_class(code: str) -> None:
     error = run(caught(Canned(lambda _: refusal(code)).create(SPEC)))
     assert type(error) is CODES[code]
     assert (error.code, error.message, error.request_id) == (code, "words of the vendor", "req-1")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        ("InternalError", 500, Ambiguous),
+        ("InternalFailure", 500, Ambiguous),
+        ("BrandNewCode", 502, Ambiguous),
+        ("BrandNewCode", 400, Unavailable),
+        ("ServiceUnavailable", 503, Unavailable),
+        ("Unavailable", 503, Unavailable),
+        ("RequestLimitExceeded", 503, Throttled),
+        ("InsufficientInstanceCapacity", 500, InsufficientCapacity),
+    ],
+)
+def test_a_create_is_busy_only_if_nothing_was_made(
+    code: str, status: int, kind: type[ProviderError]
+) -> None:
+    """The engine closes launches after Busy as never made: a doubtful 5xx must not be Busy."""
+    error = run(caught(Canned(lambda _: refusal(code, status=status)).create(SPEC)))
+    assert (type(error), error.code) == (kind, code)
 
 
 @pytest.mark.parametrize("code", ["RequestLimitExceeded", "ExpiredToken", "InternalError"])
