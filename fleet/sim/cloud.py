@@ -247,6 +247,7 @@ class Cloud:
         if machine.phase is not Phase.PENDING:
             return
         machine.code, machine.message = CODES[self.kind][trouble], MESSAGES[trouble]
+        machine.died = True
         self._move(machine, Phase.FAILED if self.kind == "azure" else Phase.TERMINATED)
 
     # -- end ------------------------------------------------------------------------------------
@@ -339,8 +340,7 @@ class Cloud:
         world, snapshot, age = self._world, machine.snapshot(), len(machine.history)
         extra = world.hit(Kind.LIST_LAG, self.name, machine.offer.region)
         delay_s = machine.lag_s + (extra.value if extra else 0.0)
-        dead = machine.running_at is None and bool(machine.code) and not machine.preempted
-        linger_s = self.spec.linger_dead_s if dead else self.spec.linger_s
+        linger_s = self.spec.linger_dead_s if machine.died else self.spec.linger_s
         if snapshot.phase is not Phase.TERMINATED:
             world.after(delay_s, lambda: self._show(machine, snapshot, age))
         elif linger_s > 0:

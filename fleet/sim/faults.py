@@ -163,7 +163,7 @@ class FaultPlan:
         return self._strikes
 
     def add(self, injection: Injection) -> None:
-        """Add one fault. (Use ``World.inject`` on a running world: it also arms strikes.)"""
+        """Add one fault; on a running world use ``World.inject``, which also arms strikes."""
         if injection.kind in STRIKES:
             self._strikes.append(injection)
         else:

@@ -17,7 +17,8 @@ from providers.base import TAG_CELL, TAG_POOL, TAG_TOKEN
 class Machine:
     """A simulated instance.
 
-    ``index`` is its place in its create call, ``failing`` names the gate checks it will fail.
+    ``index`` is its place in its create call, ``died`` says that its launch failed after it was
+    accepted, ``failing`` names the gate checks it will fail.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Machine:
     code: str = ""
     message: str = ""
     preempted: bool = False
+    died: bool = False
     lag_s: float = 0.0
     running_at: float | None = None
     up_at: float | None = None

@@ -90,12 +90,15 @@ class World:
         if self._event_at is not None:
             return
         now, events = self._now() + _ROUNDING_S, self._events
+        if not events or events[0][0] > now:
+            return
         try:
             while events and events[0][0] <= now:
                 self._event_at, _, act = heapq.heappop(events)
                 act()
         finally:
             self._event_at = None
+            self._arm()
 
     def start(self) -> None:
         """Let events happen by themselves on the running loop, until ``stop``."""
@@ -109,19 +112,19 @@ class World:
         self._loop = self._timer = None
 
     def _arm(self) -> None:
+        if self._loop is None or self._event_at is not None:
+            return  # ``advance`` arms once, after its last event
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # Inside an event the loop that runs it arms once, at its end.
-        if self._loop is not None and self._events and self._event_at is None:
+        if self._events:
             wait_s = max(_TICK_S, self._events[0][0] - self._now())
             self._timer = self._loop.call_later(wait_s, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        try:
-            self.advance()
-        finally:
+        self.advance()
+        if self._timer is None:
             self._arm()
 
     # -- chance and faults ----------------------------------------------------------------------

@@ -9,7 +9,7 @@ from fleet.model import Market, Phase
 from fleet.sim.capacity import Steady, Trace, Walk
 from fleet.sim.faults import FaultPlan, Injection, Kind
 from fleet.sim.machine import Machine
-from fleet.sim.spec import four_clouds
+from fleet.sim.spec import WorldSpec, four_clouds
 from fleet.sim.vendor import Denied, Trouble
 from fleet.sim.world import World
 
@@ -57,6 +57,25 @@ def test_hooks_fire_by_themselves_on_a_loop() -> None:
     assert up[1] == "up"
     assert 40 < up[0] < 600
     assert down == (pytest.approx(1000, abs=0.01), "down")
+
+
+def test_events_that_a_pull_makes_fire_by_themselves() -> None:
+    """A pull that runs events must leave the timer set for what those events lead to."""
+
+    async def main(clock: VirtualClock) -> list[float]:
+        late_s = 0.0
+        world = World(lambda: clock.now() + late_s, SeededChance(1), WorldSpec((one_cloud(),)))
+        up: list[float] = []
+        world.on_boot.append(lambda m: up.append(world.t))
+        world.start()
+        world.clouds["aws"].launch(Turned().order())
+        late_s = 30.0  # the process was held up: the pull comes before the timer
+        world.advance()
+        await clock.sleep(1000)
+        world.stop()
+        return up
+
+    assert virtually(main) == [pytest.approx(120, abs=0.01)]
 
 
 def test_tokens_make_at_most_count_whatever_is_repeated() -> None:
