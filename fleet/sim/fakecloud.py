@@ -111,13 +111,16 @@ class FakeCloud:
 
     async def _create(self, order: Order) -> list[Machine]:
         cloud, world = self._cloud, self._world
-        await self._enter("launch", order.region, order.count)
+        way_back_s = await self._enter("launch", order.region, order.count)
         fate, delay_s = cloud.fate(order.region)
         if fate is Fate.HEARD:
             try:
-                return cloud.launch(order)
+                made = cloud.launch(order)
             except Denied as denied:
                 raise error_of(denied, order.region) from None
+            # A caller that dies during the way back has launched and does not know it.
+            await asyncio.sleep(way_back_s)
+            return made
         if fate is Fate.UNHEARD:
             _quietly(cloud, order)
         elif fate is Fate.LATE:
@@ -131,16 +134,19 @@ class FakeCloud:
         for ref in refs:
             by_region[ref.region].append(ref.instance_id)
         for region, ids in sorted(by_region.items()):
-            await self._enter("terminate", region, len(ids))
+            way_back_s = await self._enter("terminate", region, len(ids))
             # The cloud answers NotFound for what it does not show yet; an adapter takes that as
             # success, so only a caller that repeats until the list agrees gets rid of it.
             self._cloud.terminate([i for i in ids if i in self._cloud.shown])
+            await asyncio.sleep(way_back_s)
 
     async def list(self, owner: Owner) -> AsyncIterator[Instance]:
         """Every instance of ``owner`` that the cloud shows; raises when the list broke off."""
+        way_back_s = 0.0
         for region in self._cloud.spec.regions:
-            await self._enter("list", region, 0)
+            way_back_s = await self._enter("list", region, 0)
         listed = self._cloud.listing(owner.cell)
+        await asyncio.sleep(way_back_s)
         whole = not self._cloud.truncates()
         kept = len(listed) if whole else len(listed) // 2
         for n in range(kept):
@@ -174,18 +180,23 @@ class FakeCloud:
     async def aclose(self) -> None:
         """Nothing is held."""
 
-    async def _enter(self, action: str, region: str, items: int) -> None:
-        """The way to the cloud and through its door; raises when it is closed."""
+    async def _enter(self, action: str, region: str, items: int) -> float:
+        """The way to the cloud and through its door; raises when it is closed.
+
+        Half of a call's latency is spent here; the other half is returned, for the way back.
+        """
         cloud = self._cloud
         self._world.advance()
         if cloud.cut(region):
             raise Unavailable(f"cannot reach the {self.name} API", code="connect")
-        await asyncio.sleep(cloud.latency_s())
+        half_s = cloud.latency_s() / 2
+        await asyncio.sleep(half_s)
         self._world.advance()
         try:
             cloud.admit(action, region, items)
         except Denied as denied:
             raise error_of(denied, region) from None
+        return half_s
 
 
 def _order(spec: LaunchSpec, count: int, key: str) -> Order:

@@ -75,9 +75,12 @@ class Ec2App:
             region = self._authenticate(headers)
             if self._cloud.cut(region):
                 raise Dropped
-            await asyncio.sleep(self._cloud.latency_s())
+            half_s = self._cloud.latency_s() / 2
+            await asyncio.sleep(half_s)
             self._world.advance()
             answer = self._answer(region, body, request_id)
+            # A client that dies during the way back has launched and does not know it.
+            await asyncio.sleep(half_s)
         except Refusal as refusal:
             answer = self._error(refusal.status, refusal.code, refusal.message, request_id)
         except Denied as denied:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -161,7 +162,7 @@ def test_time_outs_are_ambiguous(cloud_kind: str, kind: Kind, at_once: int, late
         before = clock.now()
         with pytest.raises(Ambiguous):
             await cloud.create(launch(offer_of(cloud_kind), count=2))
-        assert clock.now() - before == pytest.approx(30.5)
+        assert clock.now() - before == pytest.approx(30.25)
         assert len(await all_of(cloud)) == at_once
         await clock.sleep(60)
         assert len(await all_of(cloud)) == later
@@ -169,6 +170,19 @@ def test_time_outs_are_ambiguous(cloud_kind: str, kind: Kind, at_once: int, late
         assert world.ever_by_token == {"t-1": 2}
 
     play(story, one_cloud(cloud_kind), Injection(kind, 0, 10, value=20))
+
+
+@pytest.mark.parametrize(("after_s", "made"), [(0.2, 0), (0.3, 1)])
+def test_a_caller_may_die_on_either_side_of_the_effect(after_s: float, made: int) -> None:
+    async def story(world: World, cloud: FakeCloud, clock: VirtualClock) -> None:
+        call = asyncio.ensure_future(cloud.create(launch(offer_of("aws"))))
+        await clock.sleep(after_s)
+        call.cancel()
+        await asyncio.wait([call])
+        await clock.sleep(10)
+        assert world.ever == made
+
+    play(story)
 
 
 def test_a_truncated_list_is_an_error() -> None:
