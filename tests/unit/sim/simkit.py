@@ -9,8 +9,8 @@ from typing import Any
 from fleet.clock import SeededChance, VirtualClock, VirtualLoop
 from fleet.model import LaunchSpec, Market, Need, Offer
 from fleet.sim.capacity import Capacity, Lognormal, Steady
-from fleet.sim.cloud import Order
 from fleet.sim.faults import FaultPlan, Injection
+from fleet.sim.order import Order
 from fleet.sim.spec import CloudSpec, OfferSpec, WorldSpec, cloud_spec
 from fleet.sim.world import World
 from providers.base import TAG_CELL, TAG_POOL, TAG_TOKEN

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from fleet.clock import SeededChance
-from fleet.sim.capacity import Bucket, BucketSpec, Lognormal, Steady, Trace, Walk, exponential
+from fleet.sim.capacity import (
+    Bucket,
+    BucketSpec,
+    Lognormal,
+    Steady,
+    Trace,
+    Walk,
+    exponential,
+)
 
 
 def test_steady_never_moves() -> None:

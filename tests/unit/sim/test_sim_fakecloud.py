@@ -20,7 +20,7 @@ from fleet.errors import (
     Unauthorized,
     Unavailable,
 )
-from fleet.model import Instance, InstanceRef, Market, Owner, Phase
+from fleet.model import Instance, InstanceRef, Market, Outcome, Owner, Phase
 from fleet.sim.capacity import Steady
 from fleet.sim.fakecloud import FakeCloud
 from fleet.sim.faults import FaultPlan, Injection, Kind
@@ -223,9 +223,9 @@ def test_capacity_deaths_say_so_in_every_cloud() -> None:
     async def story(world: World, cloud: FakeCloud, clock: VirtualClock) -> None:
         await cloud.create(launch(offer_of("gcp"), count=20))
         await clock.sleep(30)
-        codes = {i.code for i in await all_of(cloud)}
-        assert any("OutOfHostCapacity" in c for c in codes)
-        assert "INTERNAL_ERROR" in codes
+        died = {i.code: i.died for i in await all_of(cloud)}
+        assert died["ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"] is Outcome.INSUFFICIENT_CAPACITY
+        assert died["INTERNAL_ERROR"] is not Outcome.INSUFFICIENT_CAPACITY
 
     play(story, one_cloud("gcp", p_die=1.0))
 

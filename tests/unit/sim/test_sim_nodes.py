@@ -241,7 +241,7 @@ def test_a_fault_during_a_call_is_not_forgotten() -> None:
             return await plain(*args)
 
         await clock.sleep(30)
-        desk.handle = slow  # type: ignore[method-assign]
+        desk.handle = slow  # type: ignore[method-assign,assignment]
         (node,) = nodes
         await clock.sleep(120)
         while len(desk.reports) % 2:
