@@ -18,6 +18,7 @@ from fleet.clock import Chance, Clock
 from fleet.config import Settings
 from fleet.errors import StoreFull
 from fleet.guards import Grace, Pause
+from fleet.lifecycle import Rules, deadline
 from fleet.model import Node, Owner, Reason, State
 from fleet.rules import DEFAULT_HEALTH, PoolRules, pool_rules
 from fleet.store import control, write
@@ -50,6 +51,8 @@ class Cell:
     drivers: dict[str, Driver] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     full: bool = False
+    #: Measured p99 of accepted→running and running→first report (s) per offer key.
+    p99: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         timing = self.settings.timing
@@ -138,6 +141,18 @@ class Cell:
             found = pool_rules(self.view.pools[pool], self.view.health)
             self._rules[pool] = found
         return found
+
+    def limits(self, node: Node) -> Rules:
+        """Deadlines and thresholds of one node, learned where policy leaves them open."""
+        known = self.rules(node.pool)
+        if known is None:
+            return Rules()
+        launch_p99, boot_p99 = self.p99.get(node.offer.key, (None, None))
+        return known.rules(node.offer.instance_type, launch_p99, boot_p99)
+
+    def deadline(self, node: Node, state: State, since: float) -> float | None:
+        """When a node that entered ``state`` at ``since`` must have left it."""
+        return deadline(state, since, self.limits(node))
 
     # -- small shared steps ----------------------------------------------------------------------
 

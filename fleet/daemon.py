@@ -78,7 +78,7 @@ def assemble(
     plan, lifecycle = Plan(cell), Lifecycle(cell)
     loops: list[Task] = [
         Observe(cell), lifecycle, plan, Launch(cell), Assign(cell), Reap(cell),
-        Deliver(cell), Flush(cell, lifecycle, plan),
+        Deliver(cell), Flush(cell, plan),
     ]  # fmt: skip
     cell.drivers = {task.name: Driver(task, clock, chance) for task in loops}
     return Daemon(cell, Tasks(on_death), AgentDoor(cell), plan, lifecycle, died)

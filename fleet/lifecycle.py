@@ -112,9 +112,6 @@ class Step:
     evidence: JSON = field(default_factory=lambda: NO_EVIDENCE)
 
 
-#: Vendor-independent words that adapters put into ``Instance.code`` for launches that die.
-CAPACITY_CODES: Final = ("InsufficientInstanceCapacity", "OutOfHostCapacity", "AllocationFailed")
-
 _STATE_DEADLINE: Final[dict[State, str]] = {
     S.REQUESTED: "request_s",
     S.LAUNCHING: "launch_s",
@@ -169,8 +166,7 @@ def _gone(node: Node, facts: Facts) -> Step | None:
         outcome = Outcome.PREEMPTED if early else None
         return Step(S.TERMINATING, Reason.PREEMPTED, message, outcome, evidence=evidence)
     if early:
-        capacity = any(word in code for word in CAPACITY_CODES)
-        outcome = Outcome.INSUFFICIENT_CAPACITY if capacity else Outcome.LOST
+        outcome = (inst.died if inst else None) or Outcome.LOST
         return Step(S.TERMINATING, Reason.DIED_AFTER_ACCEPT, message, outcome, evidence=evidence)
     return Step(S.TERMINATING, Reason.EXTERNALLY_TERMINATED, message, evidence=evidence)
 

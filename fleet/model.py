@@ -250,6 +250,8 @@ class Instance:
     code: str = ""
     message: str = ""
     preempted: bool = False
+    #: What the death of an accepted launch amounts to, by the adapter's table; None: unknown.
+    died: Outcome | None = None
 
     @property
     def exists(self) -> bool:

@@ -6,8 +6,7 @@ returns is frozen.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fleet.gate import Bound, GatePolicy
@@ -16,7 +15,7 @@ from fleet.lifecycle import Rules
 from fleet.model import Fault, Severity
 from fleet.spares import spares_needed
 from policies.budget import share_count
-from policies.schema import HealthPolicy, Image, Pool
+from policies.schema import GPUS, HealthPolicy, Image, Pool
 from policies.schema.pool import SparesPromise
 
 #: Failure rate and refill time assumed until the pool has a history of its own: 3.8 faults per
@@ -99,7 +98,7 @@ def pool_rules(pool: Pool, health: Mapping[str, HealthPolicy]) -> PoolRules:
         name: Bound(least, most, unit) for name, (least, most, unit) in policy.spec.bounds().items()
     }
     gate = GatePolicy(
-        spec.gpu, spec.gpus_per_node, policy.spec.gate_required(), policy.spec.gate_ignored(),
+        " ".join(GPUS[spec.gpu].nvml), spec.gpus_per_node, policy.spec.gate_required(), policy.spec.gate_ignored(),
         bounds, driver.min or "", driver.exact or "",
     )  # fmt: skip
     r = spec.repair
@@ -113,16 +112,12 @@ def pool_rules(pool: Pool, health: Mapping[str, HealthPolicy]) -> PoolRules:
     )  # fmt: skip
 
 
-def image_ids(image: Image | None, version: str) -> dict[tuple[str, str], str]:
-    """Artifact ids of one version by (provider, region); empty when the image is unknown."""
-    if image is None:
+def image_ids(
+    image: Image | None, version: str, places: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], str]:
+    """Artifact ids of one version by (provider, region), for the places that have one."""
+    found = image.spec.version(version) if image is not None else None
+    if found is None:
         return {}
-    for v in image.spec.versions:
-        if v.version == version:
-            return {(a.provider, a.region): a.id for a in v.artifacts}
-    return {}
-
-
-def whole(value: float) -> int:
-    """``value`` rounded up, with room for floating-point dust."""
-    return math.ceil(value - 1e-9)
+    ids = {place: found.artifact(*place) for place in places}
+    return {place: artifact for place, artifact in ids.items() if artifact is not None}

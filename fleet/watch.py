@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fleet.lifecycle import Listed
-from fleet.model import Fault, HealthReport, Instance, Node, Reason
+from fleet.model import Fault, HealthReport, Instance, Node, Reason, State
 
-#: Complete lists in a row that must lack an instance before it may be called missing.
+#: Complete lists in a row that must lack an instance before it may be called missing; more for
+#: one whose agent never spoke, since then the lists are the only witness.
 MISSES: Final = 2
+MISSES_UNHEARD: Final = 4
 
 
 @dataclass
@@ -66,7 +68,8 @@ class Sightings:
             return Listed.UNKNOWN
         if node.instance_id in self.instances:
             return Listed.PRESENT
-        missing = self.misses.get(node.instance_id, 0) >= MISSES
+        heard = node.first_report_at is not None or node.state is State.TERMINATING
+        missing = self.misses.get(node.instance_id, 0) >= (MISSES if heard else MISSES_UNHEARD)
         return Listed.MISSING if missing else Listed.UNKNOWN
 
     def age_s(self, now: float) -> float | None:

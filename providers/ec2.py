@@ -87,7 +87,6 @@ NO_EFFECT: Final = frozenset({"ServiceUnavailable", "Unavailable"})
 #: StateReason of instances that were accepted and then died, as the refusal it amounts to.
 DIED: Final[Mapping[str, type[ProviderError]]] = {
     "Server.InsufficientInstanceCapacity": InsufficientCapacity,
-    "Server.InternalError": Unavailable,
     "Client.InternalError": InvalidRequest,  # in practice a key of an encrypted volume [K]
     "Client.VolumeLimitExceeded": QuotaExceeded,
     "Client.InvalidSnapshot.NotFound": ImageNotFound,
@@ -238,6 +237,7 @@ def instance(ref: InstanceRef, i: Mapping[str, Any]) -> Instance:
     why = i.get("StateReason", {})
     market = {"spot": Market.SPOT, "capacity-block": Market.RESERVED}
     launched = i.get("LaunchTime")
+    died = DIED.get(why.get("Code", ""))
     return Instance(
         ref=ref,
         phase=PHASES.get(i.get("State", {}).get("Name", ""), Phase.PENDING),
@@ -251,6 +251,7 @@ def instance(ref: InstanceRef, i: Mapping[str, Any]) -> Instance:
         code=why.get("Code", ""),
         message=why.get("Message", "")[:MAX_MESSAGE_CHARS],
         preempted=why.get("Code") in PREEMPTED,
+        died=died.outcome if died is not None else None,
     )
 
 

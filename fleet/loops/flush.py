@@ -15,9 +15,8 @@ from sqlmodel import Session
 
 from fleet.cell import Cell
 from fleet.errors import StoreFull
-from fleet.loops.lifecycle import Lifecycle
 from fleet.loops.plan import Plan, Rates
-from fleet.model import Node, State
+from fleet.model import State
 from fleet.store import control, queries, rollup
 from fleet.store.tables import EventRow, NodeRow, OutboxRow
 
@@ -34,8 +33,8 @@ class Flush:
 
     name = "flush"
 
-    def __init__(self, cell: Cell, lifecycle: Lifecycle, plan: Plan) -> None:
-        self._cell, self._lifecycle, self._plan = cell, lifecycle, plan
+    def __init__(self, cell: Cell, plan: Plan) -> None:
+        self._cell, self._plan = cell, plan
         self.period_s = cell.settings.timing.flush_s
         self._last: float | None = None
         self._learned: float | None = None
@@ -106,7 +105,7 @@ class Flush:
     async def _learn(self, now: float) -> None:
         """Deadlines from measured p99, spare counts from measured failures and refill time."""
         store = self._cell.store
-        self._lifecycle.learn(await store.run(lambda tx: queries.phase_p99(tx, now - 30 * 86400)))
+        self._cell.p99 = await store.run(lambda tx: queries.phase_p99(tx, now - 30 * 86400))
         rates = await store.run(lambda tx: queries.pool_rates(tx, now - 7 * 86400))
         self._plan.rates = {pool: Rates(*values) for pool, values in rates.items()}
         live = self._cell.view.nodes.keys()
@@ -127,8 +126,3 @@ class Flush:
             )
 
         return fn
-
-
-def powered(node: Node) -> bool:
-    """True while a node's GPUs run on our account."""
-    return node.state in POWERED

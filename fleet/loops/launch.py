@@ -15,7 +15,6 @@ from sqlmodel import Session
 
 from fleet.cell import Cell, finish
 from fleet.errors import Ambiguous, Busy, ProviderError, Refused
-from fleet.lifecycle import deadline
 from fleet.model import Actor, LaunchSpec, Node, Outcome, Reason, State
 from fleet.plan import Rest, rest_after
 from fleet.store import control, write
@@ -92,14 +91,12 @@ class Launch:
         """Commit "sent", then call. The other order would lose an instance to a crash."""
         cell = self._cell
         spec = self._spec(batch, nodes)
-        rules = cell.rules(batch.pool)
 
         def fn(tx: Session) -> None:
             control.update_batch(tx, batch.token, sent_at=now, attempts=batch.attempts + 1)
             for node in nodes:
                 if node.state is State.REQUESTED:
-                    limits = rules.rules(node.offer.instance_type) if rules else None
-                    until = deadline(State.LAUNCHING, now, limits) if limits else None
+                    until = cell.deadline(node, State.LAUNCHING, now)
                     write.transition(tx, node, State.LAUNCHING, Reason.LAUNCH_SENT, now=now,
                                      actor=ME, deadline_at=until, requested_at=now)  # fmt: skip
                     write.launch_phase(tx, node.id, requested_at=now)
@@ -148,8 +145,10 @@ class Launch:
 
         def fn(tx: Session) -> None:
             for node, ref in pairs:
-                write.update_node(tx, node, instance_id=ref.instance_id, zone=ref.zone,
-                                  accepted_at=now)  # fmt: skip
+                write.update_node(
+                    tx, node, instance_id=ref.instance_id, zone=ref.zone, accepted_at=now,
+                    deadline_at=cell.deadline(node, State.LAUNCHING, now),
+                )  # fmt: skip
                 write.launch_phase(tx, node.id, accepted_at=now, instance_id=ref.instance_id)
                 write.event(tx, kind="node", object_id=node.id, pool=node.pool, at=now, actor=ME,
                             reason=Reason.LAUNCH_ACCEPTED, message=ref.instance_id)  # fmt: skip

@@ -17,10 +17,10 @@ from sqlmodel import Session
 
 from fleet import gate, guards
 from fleet.cell import Cell
-from fleet.errors import Stale, StoreError
+from fleet.errors import InsufficientCapacity, QuotaExceeded, Stale, StoreError
 from fleet.lifecycle import Allowed, Facts, Listed, Rules, Step, advance, deadline
 from fleet.model import Actor, Node, Outcome, Reason, State
-from fleet.plan import BOOT_LAST, after_success, boot_rest, scopes
+from fleet.plan import BOOT_LAST, after_success, boot_rest, rest_after, scopes
 from fleet.rules import PoolRules
 from fleet.store import control, write
 from fleet.watch import Pulse
@@ -44,7 +44,6 @@ class Lifecycle:
         self._full_at = 0.0
         self._removals: dict[str, float] = {}
         self._place: dict[str, tuple[str, str, str]] = {}
-        self._p99: dict[str, tuple[float | None, float | None]] = {}
 
     async def load(self) -> None:
         """Read what the Budget must remember across a restart."""
@@ -92,7 +91,7 @@ class Lifecycle:
     async def _one(self, node: Node, now: float) -> bool:
         cell = self._cell
         known = cell.rules(node.pool)
-        rules = self._rules(known, node)
+        rules = cell.limits(node)
         facts = self._facts(node, known, now)
         step = advance(node, facts, now, rules, self._allowed(node, now))
         if step is None:
@@ -114,19 +113,15 @@ class Lifecycle:
 
     # -- facts -----------------------------------------------------------------------------------
 
-    def _rules(self, known: PoolRules | None, node: Node) -> Rules:
-        if known is None:
-            return Rules()
-        launch_p99, boot_p99 = self._p99.get(node.offer.key, (None, None))
-        return known.rules(node.offer.instance_type, launch_p99, boot_p99)
-
     def _facts(self, node: Node, known: PoolRules | None, now: float) -> Facts:
         cell = self._cell
         pulse = cell.watch.pulses.get(node.id) or _NO_PULSE
         seen = cell.watch.sightings.get(node.offer.provider)
         listed = seen.listed(node) if seen else Listed.UNKNOWN
-        if listed is Listed.MISSING and self._alive(pulse, known, now):
-            listed = Listed.UNKNOWN  # its agent still speaks: the list is short, not the fleet
+        blind = node.first_report_at is not None and f"blind:{node.offer.provider}" in cell.guards
+        if listed is Listed.MISSING and (blind or self._alive(pulse, known, now)):
+            # Its agent still speaks, or none of this cloud can be heard: a list alone may be short.
+            listed = Listed.UNKNOWN
         return Facts(
             instance=cell.watch.instance(node),
             listed=listed,
@@ -150,8 +145,15 @@ class Lifecycle:
         return pulse.last_at is not None and now - pulse.last_at < silent_s
 
     def _since(self, node: Node) -> float:
-        """A node not heard of since this process began has been silent since then, not longer."""
-        return max(self._cell.grace.started_at, node.state_since)
+        """Since when a node that this process has not heard is silent: since the process began,
+        except that a SUSPECT node keeps its earlier silence once we have listened long enough
+        ourselves, so that restarts cannot keep a dead node for ever."""
+        started_at = self._cell.grace.started_at
+        known = self._cell.rules(node.pool)
+        silent_s = known.health.spec.report.silent_s if known else 90.0
+        if node.state is State.SUSPECT and self._cell.clock.now() - started_at >= silent_s:
+            return node.state_since - silent_s
+        return max(started_at, node.state_since)
 
     def _gate(self, node: Node, pulse: Pulse, known: PoolRules | None) -> Any:
         if known is None or pulse.gate_report is None:
@@ -209,10 +211,14 @@ class Lifecycle:
         """May this node be taken out for health now? Trips the breaker's guard if not."""
         policy = known.repair if known else guards.RepairPolicy()
         zone = node.zone or node.offer.zone
-        scope = f"budget:{node.pool}/{node.offer.provider}/{zone}"
+        place = f"{node.pool}/{node.offer.provider}/{zone}"
         permit = guards.may_repair(self._ward(node, zone, now, policy), now, policy)
+        if permit.ok or permit.tripped:
+            self._cell.guards.pop(f"waiting:{place}", None)
+        else:
+            self._cell.guards[f"waiting:{place}"] = permit.why
         why = permit.why if permit.tripped and not permit.ok else ""
-        await self._cell.guard(scope, why, reason=Reason.BUDGET_EXHAUSTED, kind="pool",
+        await self._cell.guard(f"budget:{place}", why, reason=Reason.BUDGET_EXHAUSTED, kind="pool",
                                object_id=node.pool, pool=node.pool, actor=ME)  # fmt: skip
         return permit.ok
 
@@ -314,6 +320,13 @@ class Lifecycle:
                         control.put_rest(tx, softer, actor=ME, now=now)
             return
         o = node.offer
+        died = _DIED.get(step.outcome)
+        if died is not None:  # refused after it was accepted: the same memory as before acceptance
+            rest = rest_after(died(step.message), o, pool=node.pool, image_id=node.image_id,
+                              rests=rests, now=now, luck=self._cell.chance.random())  # fmt: skip
+            if rest is not None:
+                control.put_rest(tx, rest, actor=ME, now=now)
+            return
         outcomes = control.recent_outcomes(
             tx, pool=node.pool, image_id=node.image_id, provider=o.provider, region=o.region,
             instance_type=o.instance_type, most=BOOT_LAST,
@@ -323,11 +336,11 @@ class Lifecycle:
         if rest is not None:
             control.put_rest(tx, rest, actor=ME, now=now)
 
-    def learn(self, p99: dict[str, tuple[float | None, float | None]]) -> None:
-        """Take in measured p99 launch and boot seconds by offer key."""
-        self._p99 = p99
 
-
+_DIED: Final = {
+    Outcome.INSUFFICIENT_CAPACITY: InsufficientCapacity,
+    Outcome.QUOTA_EXCEEDED: QuotaExceeded,
+}
 _NO_PULSE: Final = Pulse()
 _KEEPS: Final = (State.CHECKING, State.DRAINING)
 _LEAVING: Final = (State.DRAINING, State.QUARANTINED, State.TERMINATING)

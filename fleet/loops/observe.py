@@ -155,6 +155,7 @@ class Observe:
             write.update_node(
                 tx, node, instance_id=instance.ref.instance_id, zone=instance.ref.zone,
                 accepted_at=node.accepted_at or now,
+                deadline_at=self._cell.deadline(node, node.state, node.accepted_at or now),
             )  # fmt: skip
             write.launch_phase(tx, node.id, accepted_at=node.accepted_at or now,
                                instance_id=instance.ref.instance_id)  # fmt: skip

@@ -107,7 +107,11 @@ class Plan:
         cell = self._cell
         spec = rules.pool.spec
         rates = self.rates.get(name, Rates())
-        ids = image_ids(cell.view.images.get(spec.image_family), spec.image_version)
+        offers = [o for o in spec.offer_list() if o.provider in cell.providers]
+        ids = image_ids(
+            cell.view.images.get(spec.image_family), spec.image_version,
+            {(o.provider, o.region) for o in offers},
+        )  # fmt: skip
         tagged = sum(
             1
             for s in cell.watch.sightings.values()
@@ -118,7 +122,7 @@ class Plan:
         return pure.PoolView(
             name=name, wanted=spec.nodes, spares=self._spare_count(name, rules, rates),
             surge=rules.surge, quarantine=rules.quarantine, image=spec.image,
-            offers=[o for o in spec.offer_list() if o.provider in cell.providers],
+            offers=offers,
             image_ids=ids, nodes=nodes, rests=cell.view.rests,
             instances=max(len(nodes), tagged + unbound), batch_max=cell.settings.limits.batch,
         )  # fmt: skip

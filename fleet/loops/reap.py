@@ -97,10 +97,8 @@ class Reap:
         instance = seen.instances.get(node.instance_id)
         if instance is not None:
             return instance.phase is Phase.TERMINATED
-        if node.reason in (Reason.EXTERNALLY_TERMINATED, Reason.PREEMPTED) and (
-            seen.listed(node) is Listed.MISSING
-        ):
-            return True
+        # Also what the lists call gone is asked to go once more: the ask costs nothing, and a
+        # list that was wrong would otherwise leave a machine that nobody owns.
         asked = self._asked.get((node.offer.provider, node.instance_id))
         if asked is None or asked.accepted_at is None or seen.started_at is None:
             return False

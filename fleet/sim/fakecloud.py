@@ -8,6 +8,7 @@ create call was lost. It keeps no state of its own.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from fleet.errors import (
     Unauthorized,
     Unavailable,
 )
-from fleet.model import Instance, InstanceRef, LaunchSpec, Need, Offer, Owner, Phase
+from fleet.model import Instance, InstanceRef, LaunchSpec, Need, Offer, Outcome, Owner, Phase
 from fleet.sim.cloud import Cloud
 from fleet.sim.machine import Machine
 from fleet.sim.order import Fate, Order
@@ -232,8 +233,11 @@ def _quietly(cloud: Cloud, order: Order) -> None:
         return
 
 
+_CAPACITY: Final = re.compile(r"EXHAUSTED|Capacity|Allocation")
+
+
 def _as_adapter(shown: Instance) -> Instance:
     """An adapter's words: a launch that died of capacity says so in a vendor-independent way."""
-    if shown.phase in (Phase.TERMINATED, Phase.FAILED) and "EXHAUSTED" in shown.code:
-        return replace(shown, code=f"OutOfHostCapacity/{shown.code}")
+    if shown.phase in (Phase.TERMINATED, Phase.FAILED) and _CAPACITY.search(shown.code):
+        return replace(shown, died=Outcome.INSUFFICIENT_CAPACITY)
     return shown

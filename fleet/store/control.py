@@ -16,7 +16,7 @@ from fleet.model import Fault, Node, Reason, Severity
 from fleet.plan import Rest
 from fleet.store import rollup
 from fleet.store.tables import (
-    BatchRow, EventRow, FaultRow, JoinRow, LaunchRow, MetaRow, RestRow, SeenRow, SlotRow,
+    BatchRow, EventRow, FaultRow, JoinRow, LaunchRow, MetaRow, RestRow, SlotRow,
 )  # fmt: skip
 from fleet.store.write import event, next_seq
 
@@ -168,9 +168,17 @@ def revoke_joins(tx: Session, node_id: str, now: float) -> None:
 
 def save_seen(tx: Session, rows: Iterable[dict[str, Any]]) -> None:
     """Flush a batch of last-report times."""
-    for row in rows:
-        tx.merge(SeenRow(**row))
-    tx.flush()
+    values = list(rows)
+    if values:
+        tx.execute(
+            text(
+                "INSERT INTO seen (node_id, last_report_at, last_seq, boot_id) "
+                "VALUES (:node_id, :last_report_at, :last_seq, :boot_id) "
+                "ON CONFLICT (node_id) DO UPDATE SET last_report_at = excluded.last_report_at, "
+                "last_seq = excluded.last_seq, boot_id = excluded.boot_id"
+            ),
+            values,
+        )
 
 
 def remove_slots(tx: Session, slots: Iterable[str], now: float) -> None:

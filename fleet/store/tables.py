@@ -316,7 +316,6 @@ class SeenRow(Base, table=True):
     last_report_at: float
     last_seq: int = 0
     boot_id: str = ""
-    report: str = ""
 
 
 class MetaRow(Base, table=True):

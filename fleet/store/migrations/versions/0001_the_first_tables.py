@@ -247,7 +247,6 @@ def upgrade() -> None:
     sa.Column('last_report_at', sa.Float(), nullable=False),
     sa.Column('last_seq', sa.Integer(), nullable=False),
     sa.Column('boot_id', sa.String(), nullable=False),
-    sa.Column('report', sa.String(), nullable=False),
     sa.PrimaryKeyConstraint('node_id', name=op.f('pk_seen'))
     )
     op.create_table('slots',
