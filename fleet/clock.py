@@ -141,6 +141,11 @@ class _Scaled(selectors.DefaultSelector):  # type: ignore[valid-type,misc]  # pl
         return super().select(None if timeout is None else timeout / self._speed)  # type: ignore[no-any-return]
 
 
+def monotonic_usec() -> int:
+    """The machine's CLOCK_MONOTONIC in microseconds, as systemd wants it with RELOADING=1."""
+    return time.monotonic_ns() // 1000
+
+
 class Chance(Protocol):
     """Where randomness comes from."""
 
@@ -196,7 +201,7 @@ class SeededChance:
     """The same numbers for the same seed; for the simulator and tests only."""
 
     def __init__(self, seed: int | str) -> None:
-        self._rng = random.Random(seed)  # noqa: S311 — repeatable on purpose
+        self._rng = random.Random(seed)
 
     def random(self) -> float:
         """Uniform in [0, 1)."""

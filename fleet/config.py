@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from fleet.errors import InputError, Problem
 
@@ -36,6 +40,29 @@ class AgentListen(_Part):
     tls_cert: str = Field("", description="PEM certificate file; plain HTTP when empty")
     tls_key: str = Field("", description="PEM key file")
     per_address: int = Field(64, ge=1, description="Most open connections of one address")
+    hosts: list[str] = Field(
+        default_factory=list,
+        description="Names clients may call this listener by, besides public_url and addresses",
+    )
+
+
+class HttpLimits(_Part):
+    """What one client may take of the listeners' time and memory."""
+
+    header_s: Seconds = Field(5.0, description="Headers are complete this long after the accept")
+    body_s: Seconds = Field(30.0, description="A body is complete this long after its headers")
+    write_s: Seconds = Field(15.0, description="A client that does not read is cut off after this")
+    idle_s: Seconds = Field(75.0, description="A connection without a request stays this long")
+    close_s: Seconds = Field(5.0, description="Requests may take this long at a stop")
+    header_bytes: int = Field(32_768, ge=1024, description="Request line and headers together")
+    headers: int = Field(64, ge=8, description="Most headers of one request")
+
+
+class MetricsListen(_Part):
+    """A loopback TCP listener for /metrics, beside the one on the operator socket."""
+
+    host: Literal["127.0.0.1", "::1", "localhost"] = Field("127.0.0.1", description="Address")
+    port: int = Field(7071, ge=0, le=65535, description="Port to bind, 0 picks a free one")
 
 
 class Timing(_Part):
@@ -88,6 +115,10 @@ class Settings(BaseSettings):
     seed: int | None = Field(None, description="Seed of all randomness, for simulations only")
     store: StoreSettings = StoreSettings()
     agents: AgentListen = AgentListen()
+    metrics: MetricsListen | None = Field(
+        None, description="TCP listener for metrics; none means the socket only"
+    )
+    http: HttpLimits = HttpLimits()
     timing: Timing = Timing()
     limits: Limits = Limits()
     providers: list[dict[str, Any]] = Field(
@@ -124,7 +155,7 @@ class Settings(BaseSettings):
 
 def load(path: Path) -> Settings:
     """The settings in ``path``; InputError names file, line, field and fix."""
-    from policies import yamlio  # noqa: PLC0415 — keeps YAML off fleetctl's start-up
+    from policies import yamlio
 
     document = yamlio.load_file(path)
     return parse(document.value or {}, where=document.where)
