@@ -165,7 +165,7 @@ class Cell:
 
     def spares(self, pool: str) -> list[Node]:
         """READY nodes of a pool that could serve at once, best first."""
-        from fleet.plan import is_spare  # noqa: PLC0415 — avoids a cycle through typing only
+        from fleet.plan import is_spare
 
         found = [n for n in self.view.pool_nodes(pool) if is_spare(n)]
         return sorted(found, key=lambda n: (n.id in self.warned, n.ready_at or 0.0))

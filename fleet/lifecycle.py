@@ -178,6 +178,8 @@ def _launching(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -
         return Step(S.BOOTING, Reason.INSTANCE_RUNNING)
     since = node.accepted_at or node.requested_at or node.state_since
     if now >= since + rules.launch_s:
+        if taken := _taken(facts):
+            return taken
         if node.instance_id:
             return Step(
                 S.TERMINATING,
@@ -202,8 +204,8 @@ def _booting(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -> 
     # The timer starts when the cloud says running: a wait in its queue is not boot (PC-112, 114).
     since = node.running_at or node.state_since
     if now >= since + rules.boot_s:
-        if facts.notice:
-            return Step(S.TERMINATING, Reason.PREEMPTED, facts.notice, Outcome.PREEMPTED)
+        if taken := _taken(facts):
+            return taken
         text = f"no report {_s(now - since)} after the cloud said running"
         return Step(S.TERMINATING, Reason.BOOT_TIMEOUT, text, Outcome.BOOT_TIMEOUT)
     return None
@@ -212,20 +214,29 @@ def _booting(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -> 
 def _checking(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -> Step | None:
     if node.wish:
         return _cancel(node)
-    if facts.notice:
-        return Step(S.TERMINATING, facts.notice_reason, facts.notice, Outcome.PREEMPTED)
+    if taken := _taken(facts):
+        return taken
     verdict = facts.gate
     if verdict is not None and verdict.ok:
         return Step(S.READY, Reason.GATE_PASSED, verdict.summary, Outcome.READY)
     if verdict is not None:
         to = S.QUARANTINED if facts.quarantine_free else S.TERMINATING
         evidence = {"rule": verdict.rule, "source": verdict.source, **verdict.evidence}
-        return Step(
-            to, Reason.GATE_FAILED, verdict.summary, Outcome.GATE_FAILED, evidence=evidence
-        )
+        return Step(to, Reason.GATE_FAILED, verdict.summary, Outcome.GATE_FAILED, evidence=evidence)
     if now >= node.state_since + rules.gate_s:
         text = f"the gate came to no verdict in {_s(now - node.state_since)}"
         return Step(S.TERMINATING, Reason.GATE_TIMEOUT, text, Outcome.GATE_FAILED)
+    return None
+
+
+def _taken(facts: Facts) -> Step | None:
+    """The cloud takes the machine back, or has said that it will: whatever fails now says nothing
+    of image and machine (PC-036)."""
+    if facts.notice:
+        return Step(S.TERMINATING, facts.notice_reason, facts.notice, Outcome.PREEMPTED)
+    if facts.instance is not None and facts.instance.preempted:
+        text = facts.instance.message or "the cloud is taking it back"
+        return Step(S.TERMINATING, Reason.PREEMPTED, text, Outcome.PREEMPTED)
     return None
 
 
@@ -256,20 +267,25 @@ def _suspect(node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowe
     fresh = silent < rules.silent_s
     warned = facts.warning is not None
     if facts.rebooted:
-        return _regate(node, facts, now, rules)
+        return _regate(node, facts, now, rules, allowed)
     if fresh and not warned and facts.good_reports >= rules.good_reports:
         return Step(S.READY, Reason.RECOVERED, f"{facts.good_reports} good reports")
     if not rules.repair:
         return None
-    if silent >= rules.replace_silent_s and allowed.silence:
+    late = now >= node.state_since + rules.replace_silent_s
+    # A node that speaks now and then never reaches the long silence: the state's own deadline
+    # counts too, whatever reasons took turns (Karpenter #2833).
+    if allowed.silence and (silent >= rules.replace_silent_s or (late and not fresh)):
         return Step(S.DRAINING, Reason.AGENT_SILENT, f"silent {_s(silent)}", budget=True)
-    if fresh and warned and now >= node.state_since + rules.replace_silent_s:
+    if fresh and warned and late:
         text = _fault_text(facts.warning)
         return Step(S.DRAINING, Reason.WARNING_PERSISTS, text, budget=True)
     return None
 
 
-def _regate(node: Node, facts: Facts, now: float, rules: Rules) -> Step | None:
+def _regate(
+    node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed
+) -> Step | None:
     """A machine that rebooted proves itself again before it counts as healthy (PC-181)."""
     verdict = facts.gate
     if verdict is not None and verdict.ok:
@@ -278,7 +294,7 @@ def _regate(node: Node, facts: Facts, now: float, rules: Rules) -> Step | None:
         return None
     if verdict is not None:
         return Step(S.DRAINING, Reason.WARNING_PERSISTS, verdict.summary, budget=True)
-    if now >= node.state_since + rules.replace_silent_s:
+    if now >= node.state_since + rules.replace_silent_s and allowed.silence:
         return Step(S.DRAINING, Reason.AGENT_SILENT, "no gate after a reboot", budget=True)
     return None
 
@@ -290,9 +306,7 @@ def _leave(node: Node, facts: Facts, rules: Rules, allowed: Allowed) -> Step | N
     if facts.fatal is not None and allowed.judge and rules.repair:
         f = facts.fatal
         evidence = {"fault": f.code, "gpu": f.gpu, "message": f.message, "seen_at": f.at}
-        return Step(
-            S.DRAINING, Reason.FATAL_FAULT, _fault_text(f), budget=True, evidence=evidence
-        )
+        return Step(S.DRAINING, Reason.FATAL_FAULT, _fault_text(f), budget=True, evidence=evidence)
     if node.wish == "drain":
         return Step(S.DRAINING, Reason.OPERATOR_DRAIN, f"{node.wish_by}: {node.wish_reason}")
     if node.wish == "replace" and facts.replacement_ready:

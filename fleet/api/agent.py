@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
 from sqlalchemy import insert, select, update
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from fleet.api.wire import REGISTER, REPORT, Register, Report
 from fleet.cell import Cell
 from fleet.errors import StoreError
 from fleet.model import (
-    Actor, CheckStatus, Fault, HealthReport, Instance, Node, Reason, Severity, State,
+    Actor,
+    CheckStatus,
+    Fault,
+    HealthReport,
+    Instance,
+    Node,
+    Reason,
+    Severity,
+    State,
 )  # fmt: skip
 from fleet.store import control, write
 from fleet.store.tables import BatchRow, JoinRow
@@ -52,8 +60,8 @@ class AgentDoor:
 
         def fn(tx: Session) -> dict[str, str]:
             rows = tx.execute(
-                select(JoinRow.node_token_hash, JoinRow.node_id).where(
-                    JoinRow.revoked_at.is_(None)  # type: ignore[union-attr]
+                select(col(JoinRow.node_token_hash), col(JoinRow.node_id)).where(
+                    col(JoinRow.revoked_at).is_(None)
                 )
             )
             return {token: node for token, node in rows}
@@ -64,6 +72,7 @@ class AgentDoor:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, peer: str = ""
     ) -> Answer:
         """Answer one request; never raises for anything a client can send."""
+        work: Callable[[Mapping[str, str], bytes, str], Awaitable[Answer]]
         if path == "/v1/agent/report":
             work = self._report
         elif path == "/v1/agent/register":
@@ -132,9 +141,7 @@ class AgentDoor:
         cell.watch.dirty.add(node.id)
         cell.wake("lifecycle")
 
-    async def _commit(
-        self, node: Node, report: Report, faults: list[Fault], now: float
-    ) -> None:
+    async def _commit(self, node: Node, report: Report, faults: list[Fault], now: float) -> None:
         cell = self._cell
         rules = cell.rules(node.pool)
         first = node.first_report_at is None and node.state in _BOOTING
@@ -184,7 +191,9 @@ class AgentDoor:
         if health.notice:
             spot = health.notice == "spot"
             pulse.notice_reason = Reason.SPOT_NOTICE if spot else Reason.MAINTENANCE_NOTICE
-            pulse.notice = report.notice.message or f"{health.notice} notice" if report.notice else ""
+            pulse.notice = (
+                report.notice.message or f"{health.notice} notice" if report.notice else ""
+            )
         pulse.drained = pulse.drained or report.drained
         self._weigh(node, pulse, report, faults, now)
 
@@ -240,9 +249,7 @@ class AgentDoor:
             join = REGISTER.validate_json(body)
         except (ValidationError, ValueError, RecursionError) as error:
             return self._refuse(422, "malformed", _first(error))
-        before = await cell.store.run(
-            lambda tx: tx.get(JoinRow, (join.provider, join.instance_id))
-        )
+        before = await cell.store.run(lambda tx: tx.get(JoinRow, (join.provider, join.instance_id)))
         if before is not None:
             return await self._rejoin(join, before, now)
         batch, why = await self._batch(join, now)
@@ -264,7 +271,7 @@ class AgentDoor:
         hashed = digest(join.boot_token)
         batch = await self._cell.store.run(
             lambda tx: tx.execute(
-                select(BatchRow).where(BatchRow.boot_hash == hashed)  # type: ignore[arg-type]
+                select(BatchRow).where(col(BatchRow.boot_hash) == hashed)
             ).scalar_one_or_none()
         )
         if batch is None or not hmac.compare_digest(batch.boot_hash, hashed):
@@ -293,10 +300,12 @@ class AgentDoor:
         def fn(tx: Session) -> bool:
             hit = tx.execute(
                 update(BatchRow)
-                .where(BatchRow.token == batch.token, BatchRow.boot_uses < BatchRow.n)  # type: ignore[arg-type]
-                .values(boot_uses=BatchRow.boot_uses + 1)
+                .where(
+                    col(BatchRow.token) == batch.token, col(BatchRow.boot_uses) < col(BatchRow.n)
+                )
+                .values(boot_uses=col(BatchRow.boot_uses) + 1)
             )
-            if hit.rowcount != 1:  # type: ignore[attr-defined]
+            if write.hits(hit) != 1:
                 return False
             tx.execute(
                 insert(JoinRow).values(
@@ -329,8 +338,8 @@ class AgentDoor:
             tx.execute(
                 update(JoinRow)
                 .where(
-                    JoinRow.provider == join.provider,  # type: ignore[arg-type]
-                    JoinRow.instance_id == join.instance_id,  # type: ignore[arg-type]
+                    col(JoinRow.provider) == join.provider,
+                    col(JoinRow.instance_id) == join.instance_id,
                 )
                 .values(node_token_hash=digest(token), at=now)
             )

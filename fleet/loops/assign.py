@@ -71,7 +71,7 @@ class Assign:
 
     def _put(self, tx: Session, rules: PoolRules, slot: str, node: Node, now: float) -> None:
         """One slot to one node, guarded by the node's version (it may just have fallen ill)."""
-        assert node.state is State.READY  # noqa: S101 — fill_slots takes READY nodes only
+        assert node.state is State.READY
         write.update_node(tx, node, last_slot=slot)
         write.set_slot(tx, slot, node.id, now=now, moved=False)
         body = {"slot": slot, "pool": rules.name, "from": None, "to": node.id,

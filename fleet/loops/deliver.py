@@ -12,12 +12,13 @@ import hashlib
 import hmac
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import structlog
 from sqlalchemy import select, update
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from fleet.cell import Cell
 from fleet.store.tables import OutboxRow
@@ -59,16 +60,16 @@ class Deliver:
                 tx.execute(
                     select(OutboxRow)
                     .where(
-                        OutboxRow.done_at.is_(None), OutboxRow.dead.is_(False),  # type: ignore[union-attr,attr-defined]
-                        OutboxRow.next_at <= now,  # type: ignore[arg-type]
+                        col(OutboxRow.done_at).is_(None), col(OutboxRow.dead).is_(False),
+                        col(OutboxRow.next_at) <= now,
                     )
-                    .order_by(OutboxRow.id)  # type: ignore[arg-type]
+                    .order_by(col(OutboxRow.id))
                     .limit(PER_PASS)
                 ).scalars()
             )  # fmt: skip
 
         for row in await cell.store.run(due):
-            cell.effects.start(f"post:{row.id}", "webhooks", lambda r=row: self._send(r))
+            cell.effects.start(f"post:{row.id}", "webhooks", partial(self._send, row))
 
     async def _send(self, row: OutboxRow) -> None:
         cell = self._cell
@@ -92,7 +93,7 @@ class Deliver:
             log.error("webhook dead", id=row.id, url=row.url, error=error)
         else:
             values["next_at"] = now + RETRY_S[row.attempts]
-        tx.execute(update(OutboxRow).where(OutboxRow.id == row.id).values(**values))  # type: ignore[arg-type]
+        tx.execute(update(OutboxRow).where(col(OutboxRow.id) == row.id).values(**values))
 
     def _sign(self, row: OutboxRow, body: bytes) -> dict[str, str]:
         """Standard Webhooks headers; the id stays the same over retries, so that a consumer can
@@ -121,7 +122,7 @@ class Deliver:
 
 async def http_post(url: str, headers: dict[str, str], body: bytes) -> int:
     """One POST without redirects; every failure is an OSError."""
-    import httpx  # noqa: PLC0415 — only when there is something to send
+    import httpx
 
     try:
         async with httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=False) as client:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sqlalchemy import delete
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from fleet.cell import Cell
 from fleet.errors import StoreFull
@@ -116,12 +116,12 @@ class Flush:
 
         def fn(tx: Session) -> None:
             old = now - limits.events_days * 86400.0
-            tx.execute(delete(EventRow).where(EventRow.at < old))  # type: ignore[arg-type]
-            tx.execute(delete(OutboxRow).where(OutboxRow.done_at < old))  # type: ignore[arg-type,operator]
+            tx.execute(delete(EventRow).where(col(EventRow.at) < old))
+            tx.execute(delete(OutboxRow).where(col(OutboxRow.done_at) < old))
             tx.execute(
                 delete(NodeRow).where(
-                    NodeRow.state == str(State.TERMINATED),  # type: ignore[arg-type]
-                    NodeRow.state_since < now - limits.terminated_s * 7,  # type: ignore[arg-type]
+                    col(NodeRow.state) == str(State.TERMINATED),
+                    col(NodeRow.state_since) < now - limits.terminated_s * 7,
                 )
             )
 

@@ -262,6 +262,4 @@ class Launch:
 
     async def _settle(self, batch: BatchRow, now: float) -> None:
         """Every launch of the batch is bound or closed: it needs no more attention."""
-        await self._cell.commit(
-            lambda tx: control.update_batch(tx, batch.token, settled_at=now)
-        )
+        await self._cell.commit(lambda tx: control.update_batch(tx, batch.token, settled_at=now))

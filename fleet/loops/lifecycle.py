@@ -168,9 +168,7 @@ class Lifecycle:
     def _quarantine_free(self, node: Node, known: PoolRules | None) -> bool:
         if known is None or known.quarantine <= 0 or node.state not in _KEEPS:
             return False
-        kept = sum(
-            n.state is State.QUARANTINED for n in self._cell.view.pool_nodes(node.pool)
-        )
+        kept = sum(n.state is State.QUARANTINED for n in self._cell.view.pool_nodes(node.pool))
         return kept < known.quarantine
 
     def _allowed(self, node: Node, now: float) -> Allowed:
@@ -222,9 +220,7 @@ class Lifecycle:
                                object_id=node.pool, pool=node.pool, actor=ME)  # fmt: skip
         return permit.ok
 
-    def _ward(
-        self, node: Node, zone: str, now: float, policy: guards.RepairPolicy
-    ) -> guards.Ward:
+    def _ward(self, node: Node, zone: str, now: float, policy: guards.RepairPolicy) -> guards.Ward:
         cell = self._cell
         mates = cell.view.pool_nodes(node.pool)
         here = [
@@ -302,7 +298,7 @@ class Lifecycle:
 
     def _close(self, tx: Session, node: Node, step: Step, facts: Facts, now: float) -> None:
         """The launch's one outcome, its rollup, and what the boot breaker learns."""
-        assert step.outcome is not None  # noqa: S101 — checked by the caller
+        assert step.outcome is not None
         code = facts.instance.code if facts.instance else ""
         first = write.close_launch(tx, node, step.outcome, now=now, reason=step.reason, code=code,
                                    message=step.message)  # fmt: skip

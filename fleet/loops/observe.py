@@ -9,6 +9,7 @@ fleetd never concludes from its own forgetting that a machine is not wanted.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import structlog
 from sqlmodel import Session
@@ -16,7 +17,15 @@ from sqlmodel import Session
 from fleet.cell import Cell
 from fleet.errors import Cooldown, ProviderError, Unauthorized
 from fleet.model import (
-    IN_FLIGHT, Actor, Instance, Market, Node, Offer, Phase, Reason, State,
+    IN_FLIGHT,
+    Actor,
+    Instance,
+    Market,
+    Node,
+    Offer,
+    Phase,
+    Reason,
+    State,
 )  # fmt: skip
 from fleet.plan import REST_S, Rest
 from fleet.store import control, write
@@ -49,7 +58,7 @@ class Observe:
         for name, provider in cell.providers.items():
             if now < self._due.get(name, 0.0) and not self._hurried(name, now):
                 continue
-            work = lambda n=name, p=provider: self._list(n, p)  # noqa: E731
+            work = partial(self._list, name, provider)
             if cell.effects.start(f"list:{name}", f"list:{name}", work):
                 self._asked[name] = now
                 self._due[name] = now + self._interval(name)
@@ -141,16 +150,14 @@ class Observe:
             ]  # fmt: skip
             if open_nodes:
                 pairs = list(zip(open_nodes, loose, strict=False))
-                await cell.commit(lambda tx, p=pairs: self._bind_pairs(tx, p, now))
+                await cell.commit(partial(self._bind_pairs, pairs=pairs, now=now))
             elif token not in cell.view.batches and not await self._known(token):
                 strangers += [i for i in loose if i.exists]
         strangers += [i for i in seen.instances.values() if not i.token and i.exists]
         if strangers:
             await self._adopt(seen, strangers, now)
 
-    def _bind_pairs(
-        self, tx: Session, pairs: list[tuple[Node, Instance]], now: float
-    ) -> None:
+    def _bind_pairs(self, tx: Session, pairs: list[tuple[Node, Instance]], now: float) -> None:
         for node, instance in pairs:
             write.update_node(
                 tx, node, instance_id=instance.ref.instance_id, zone=instance.ref.zone,
@@ -165,9 +172,7 @@ class Observe:
             )  # fmt: skip
 
     async def _known(self, token: str) -> bool:
-        return await self._cell.store.run(
-            lambda tx: tx.get(BatchRow, token) is not None
-        )
+        return await self._cell.store.run(lambda tx: tx.get(BatchRow, token) is not None)
 
     # -- adoption --------------------------------------------------------------------------------
 
@@ -181,6 +186,7 @@ class Observe:
         fresh = [i for i in strangers if (seen.provider, i.ref.instance_id) not in self._adopted]
         if not fresh:
             return
+
         def fn(tx: Session) -> None:
             nodes = []
             for instance in fresh:

@@ -161,9 +161,7 @@ class Plan:
         token = cell.chance.ident("b", 12)
         secret = boot_token(cell.key, token)
         limits = rules.rules(offer.instance_type)
-        user_data = render(
-            BootData(cell.agent_url, secret, offer.provider, rules.name, spec.image)
-        )
+        user_data = render(BootData(cell.agent_url, secret, offer.provider, rules.name, spec.image))
         control.add_batch(
             tx, token=token, pool=rules.name, provider=offer.provider, region=offer.region,
             offer_key=offer.key, image_id=intent.image_id, n=intent.count, user_data=user_data,

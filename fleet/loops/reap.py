@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -85,8 +86,9 @@ class Reap:
         if not gone:
             return False
         await cell.commit(
-            lambda tx: finish(tx, node, now=now, actor=ME, reason=Reason.CONFIRMED_GONE,
-                              message=node.message)  # fmt: skip
+            lambda tx: finish(
+                tx, node, now=now, actor=ME, reason=Reason.CONFIRMED_GONE, message=node.message
+            )  # fmt: skip
         )
         self._asked.pop((node.offer.provider, node.instance_id), None)
         cell.wake("plan")
@@ -136,7 +138,7 @@ class Reap:
             for i in range(0, len(group), CHUNK):
                 part = group[i : i + CHUNK]
                 key = f"delete:{provider}:{region}:{part[0].instance_id}"
-                cell.effects.start(key, f"delete:{provider}", lambda p=part: self._ask(p))
+                cell.effects.start(key, f"delete:{provider}", partial(self._ask, part))
 
     async def _ask(self, refs: Sequence[InstanceRef]) -> None:
         cell = self._cell
@@ -234,7 +236,7 @@ class Reap:
                 not n.instance_id and n.state is State.LAUNCHING
                 for n in cell.view.token_nodes(token)
             )
-            if not claim and await cell.store.run(lambda tx, t=token: tx.get(BatchRow, t)):
+            if not claim and await cell.store.run(partial(_known, token=token)):
                 surplus += old
         return surplus
 
@@ -262,3 +264,7 @@ class Reap:
         for seen in cell.watch.sightings.values():
             alive |= {(seen.provider, i) for i in seen.instances}
         self._asked = {k: a for k, a in self._asked.items() if k in alive}
+
+
+def _known(tx: Session, token: str) -> bool:
+    return tx.get(BatchRow, token) is not None

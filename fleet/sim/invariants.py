@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import select
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from fleet.guards import budget_limit
 from fleet.lifecycle import NEXT
 from fleet.model import State
 from fleet.sim.trial import Trial
-from fleet.store.tables import BatchRow, EventRow, NodeRow
+from fleet.store.tables import Base, BatchRow, EventRow, NodeRow
 
 #: An instance may be without a live record this long: create call, list lag, two sweeps.
 UNOWNED_S: Final = 2400.0
@@ -50,7 +50,7 @@ class Invariants:
             raise Violation(f"t={self.trial.world.t:.0f} s: " + "; ".join(problems[:5]))
 
     def _problems(self, tx: Session) -> list[str]:
-        rows = tx.execute(select(NodeRow.__table__)).all()  # type: ignore[attr-defined]
+        rows = tx.execute(select(Base.metadata.tables["nodes"])).all()
         return [
             *self._tokens(tx), *self._binding(rows), *self._ceiling(), *self._ownership(rows),
             *self._closed(rows), *self._history(tx), *self._deadlines(rows), *self._slots(),
@@ -59,7 +59,7 @@ class Invariants:
     # -- instances -------------------------------------------------------------------------------
 
     def _tokens(self, tx: Session) -> Iterator[str]:
-        asked = dict(tx.execute(select(BatchRow.token, BatchRow.n)).all())  # type: ignore[arg-type]
+        asked = dict(tx.execute(select(col(BatchRow.token), col(BatchRow.n))).all())
         for token, made in self.trial.world.ever_by_token.items():
             if made > asked.get(token, 0):
                 yield f"{made} instances were made for {token}, a batch of {asked.get(token)}"
@@ -104,7 +104,7 @@ class Invariants:
 
     def _history(self, tx: Session) -> Iterator[str]:
         events = tx.execute(
-            select(EventRow).where(EventRow.id > self._event_id).order_by(EventRow.id)  # type: ignore[arg-type,operator]
+            select(EventRow).where(col(EventRow.id) > self._event_id).order_by(col(EventRow.id))
         ).scalars()
         for e in events:
             self._event_id = e.id or 0

@@ -100,7 +100,7 @@ class Trial:
     @property
     def up(self) -> Daemon:
         """The running daemon."""
-        assert self.daemon is not None  # noqa: S101 — a trial that was not started
+        assert self.daemon is not None
         return self.daemon
 
     def providers(self) -> dict[str, Provider]:

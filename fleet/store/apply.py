@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import delete, select
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from fleet.errors import Conflict, NotFound
 from fleet.model import Reason
@@ -24,16 +24,16 @@ from policies.schema import HealthPolicy, Image, Policy, Pool
 
 def applied(tx: Session) -> PolicySet:
     """The policies in force."""
-    kinds: dict[str, type[Pool] | type[Image] | type[HealthPolicy]] = {
+    kinds: dict[str, type[Pool | Image | HealthPolicy]] = {
         "Pool": Pool, "Image": Image, "HealthPolicy": HealthPolicy,
     }  # fmt: skip
-    rows = tx.execute(select(PolicyRow).where(PolicyRow.deleted_at.is_(None))).scalars()  # type: ignore[union-attr]
+    rows = tx.execute(select(PolicyRow).where(col(PolicyRow.deleted_at).is_(None))).scalars()
     return PolicySet.of(kinds[row.kind].model_validate(row.spec) for row in rows)
 
 
 def versions(tx: Session) -> dict[tuple[str, str], int]:
     """Version (ETag) of each policy in force."""
-    rows = tx.execute(select(PolicyRow).where(PolicyRow.deleted_at.is_(None))).scalars()  # type: ignore[union-attr]
+    rows = tx.execute(select(PolicyRow).where(col(PolicyRow.deleted_at).is_(None))).scalars()
     return {(r.kind, r.name): r.version for r in rows}
 
 
@@ -52,7 +52,7 @@ def apply(
                 f"{key[0]} {key[1]} is at version {have.get(key, 0)}, you looked at {version}",
                 code="version_conflict", fix="look at the difference again: fleetctl diff -f FILE",
             )  # fmt: skip
-    changed = []
+    changed: list[tuple[str, str, int]] = []
     for policy in policies:
         spec = policy.model_dump(mode="json")
         row = tx.get(PolicyRow, (policy.kind, policy.metadata.name))
@@ -102,5 +102,5 @@ def delete_policy(tx: Session, kind: str, name: str, *, actor: str, now: float) 
 
 def forget_deleted(tx: Session, name: str) -> None:
     """Drop a deleted pool's row once nothing of it is left."""
-    tx.execute(delete(PolicyRow).where(PolicyRow.kind == "Pool", PolicyRow.name == name))  # type: ignore[arg-type]
+    tx.execute(delete(PolicyRow).where(col(PolicyRow.kind) == "Pool", col(PolicyRow.name) == name))
     control.bump(tx, "policies")

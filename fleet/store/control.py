@@ -10,23 +10,28 @@ from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import delete, func, insert, select, text, update
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from fleet.model import Fault, Node, Reason, Severity
 from fleet.plan import Rest
 from fleet.store import rollup
 from fleet.store.tables import (
-    BatchRow, EventRow, FaultRow, JoinRow, LaunchRow, MetaRow, RestRow, SlotRow,
+    BatchRow,
+    EventRow,
+    FaultRow,
+    JoinRow,
+    LaunchRow,
+    MetaRow,
+    RestRow,
+    SlotRow,
 )  # fmt: skip
-from fleet.store.write import event, next_seq
+from fleet.store.write import event, hits, next_seq
 
 
 def bump(tx: Session, name: str) -> None:
     """Tell readers that the rows behind ``name`` changed."""
     tx.execute(
-        text(
-            "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT) WHERE name = :name"
-        ),
+        text("UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT) WHERE name = :name"),
         {"name": name},
     )
 
@@ -67,7 +72,7 @@ def add_batch(tx: Session, **columns: Any) -> None:
 
 def update_batch(tx: Session, token: str, **columns: Any) -> None:
     """Write the progress of a create call."""
-    tx.execute(update(BatchRow).where(BatchRow.token == token).values(**columns))  # type: ignore[arg-type]
+    tx.execute(update(BatchRow).where(col(BatchRow.token) == token).values(**columns))
     bump(tx, "batches")
 
 
@@ -94,8 +99,8 @@ _REST_EVENT = {"provider": Reason.PROVIDER_HELD, "pool": Reason.POOL_HELD}
 
 def clear_rest(tx: Session, scope: str, *, actor: str, now: float) -> None:
     """Forget a rest; releasing a provider or a pool is an event."""
-    hit = tx.execute(delete(RestRow).where(RestRow.scope == scope))  # type: ignore[arg-type]
-    if not hit.rowcount:  # type: ignore[attr-defined]
+    hit = tx.execute(delete(RestRow).where(col(RestRow.scope) == scope))
+    if not hits(hit):
         return
     bump(tx, "rests")
     kind, _, name = scope.partition(":")
@@ -115,12 +120,12 @@ def add_fault(
     hit = tx.execute(
         update(FaultRow)
         .where(
-            FaultRow.node_id == node.id, FaultRow.boot_id == boot_id,  # type: ignore[arg-type]
-            FaultRow.code == fault.code, FaultRow.gpu == gpu,  # type: ignore[arg-type]
+            col(FaultRow.node_id) == node.id, col(FaultRow.boot_id) == boot_id,
+            col(FaultRow.code) == fault.code, col(FaultRow.gpu) == gpu,
         )
-        .values(n=FaultRow.n + 1, last_at=now)
+        .values(n=col(FaultRow.n) + 1, last_at=now)
     )  # fmt: skip
-    if hit.rowcount:  # type: ignore[attr-defined]
+    if hits(hit):
         return False
     o = node.offer
     tx.execute(
@@ -142,7 +147,9 @@ def open_faults(tx: Session) -> list[FaultRow]:
     """Uncleared faults of nodes that have not ended, oldest first."""
     return list(
         tx.execute(
-            select(FaultRow).where(FaultRow.cleared_at.is_(None)).order_by(FaultRow.first_at)  # type: ignore[union-attr,arg-type]
+            select(FaultRow)
+            .where(col(FaultRow.cleared_at).is_(None))
+            .order_by(col(FaultRow.first_at))
         ).scalars()
     )
 
@@ -151,17 +158,17 @@ def clear_faults(tx: Session, node_id: str, now: float) -> int:
     """Mark a node's faults as no longer true; how many there were."""
     hit = tx.execute(
         update(FaultRow)
-        .where(FaultRow.node_id == node_id, FaultRow.cleared_at.is_(None))  # type: ignore[arg-type,union-attr]
+        .where(col(FaultRow.node_id) == node_id, col(FaultRow.cleared_at).is_(None))
         .values(cleared_at=now)
     )
-    return int(hit.rowcount)  # type: ignore[attr-defined]
+    return hits(hit)
 
 
 def revoke_joins(tx: Session, node_id: str, now: float) -> None:
     """A node's end is the end of its token."""
     tx.execute(
         update(JoinRow)
-        .where(JoinRow.node_id == node_id, JoinRow.revoked_at.is_(None))  # type: ignore[arg-type,union-attr]
+        .where(col(JoinRow.node_id) == node_id, col(JoinRow.revoked_at).is_(None))
         .values(revoked_at=now)
     )
 
@@ -187,7 +194,7 @@ def remove_slots(tx: Session, slots: Iterable[str], now: float) -> None:
     for slot in slots:
         tx.execute(
             update(SlotRow)
-            .where(SlotRow.slot == slot)  # type: ignore[arg-type]
+            .where(col(SlotRow.slot) == slot)
             .values(node_id=None, pool="", since=now, seq=seq)
         )
 
@@ -196,14 +203,14 @@ def recent_outcomes(tx: Session, *, pool: str, image_id: str, provider: str, reg
                     instance_type: str, most: int) -> list[bool]:  # fmt: skip
     """READY or not of the newest accepted launches of one (pool, image, type), newest last."""
     rows = tx.execute(
-        select(LaunchRow.outcome)
+        select(col(LaunchRow.outcome))
         .where(
-            LaunchRow.pool == pool, LaunchRow.image_id == image_id,  # type: ignore[arg-type]
-            LaunchRow.provider == provider, LaunchRow.region == region,  # type: ignore[arg-type]
-            LaunchRow.instance_type == instance_type,  # type: ignore[arg-type]
-            LaunchRow.outcome.in_(("ready", "boot_timeout", "gate_failed", "lost")),  # type: ignore[union-attr]
+            col(LaunchRow.pool) == pool, col(LaunchRow.image_id) == image_id,
+            col(LaunchRow.provider) == provider, col(LaunchRow.region) == region,
+            col(LaunchRow.instance_type) == instance_type,
+            col(LaunchRow.outcome).in_(("ready", "boot_timeout", "gate_failed", "lost")),
         )
-        .order_by(LaunchRow.ended_at.desc())  # type: ignore[union-attr]
+        .order_by(col(LaunchRow.ended_at).desc())
         .limit(most)
     )  # fmt: skip
     return [outcome == "ready" for (outcome,) in rows][::-1]
@@ -213,12 +220,12 @@ def health_removals(tx: Session, since: float) -> list[tuple[str, float, tuple[s
     """(node id, when, (pool, provider, zone)) of nodes taken out for health since a time."""
     rows = tx.execute(
         select(
-            EventRow.object_id, EventRow.at, LaunchRow.pool, LaunchRow.provider, LaunchRow.zone
+            col(EventRow.object_id), col(EventRow.at), col(LaunchRow.pool), col(LaunchRow.provider), col(LaunchRow.zone)
         )
-        .join(LaunchRow, LaunchRow.id == EventRow.object_id)  # type: ignore[arg-type]
+        .join(LaunchRow, col(LaunchRow.id) == col(EventRow.object_id))
         .where(
-            EventRow.at >= since, EventRow.kind == "node", EventRow.dst == "DRAINING",  # type: ignore[arg-type]
-            EventRow.reason.in_(("fatal_fault", "warning_persists", "agent_silent")),  # type: ignore[attr-defined]
+            col(EventRow.at) >= since, col(EventRow.kind) == "node", col(EventRow.dst) == "DRAINING",
+            col(EventRow.reason).in_(("fatal_fault", "warning_persists", "agent_silent")),
         )
     )  # fmt: skip
     return [(node_id, at, (pool, provider, zone)) for node_id, at, pool, provider, zone in rows]

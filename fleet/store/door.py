@@ -201,7 +201,7 @@ def refuse_unsafe_fs(path: str) -> None:
 
 def _fs_magic(folder: str) -> int:
     """f_type of statfs(2), which Python's os.statvfs does not tell; 0 where unknown."""
-    import ctypes  # noqa: PLC0415 — only needed once, at start
+    import ctypes
 
     buffer = (ctypes.c_long * 32)()
     libc = ctypes.CDLL(None, use_errno=True)

@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import func, select
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from fleet.store import rollup
-from fleet.store.tables import EventRow, FaultRow, HealthHour, LaunchHour, LaunchRow, NodeRow
+from fleet.store.tables import (
+    EventRow,
+    FaultRow,
+    HealthHour,
+    LaunchHour,
+    LaunchRow,
+    NodeRow,
+)
 
 MOST = 10_000
 
@@ -32,12 +39,12 @@ def phase_p99(
     launches that became READY since ``since``."""
     rows = tx.execute(
         select(
-            LaunchRow.provider, LaunchRow.region, LaunchRow.zone, LaunchRow.instance_type,
-            LaunchRow.market, LaunchRow.accepted_at, LaunchRow.running_at,
-            LaunchRow.first_report_at,
-        )  # type: ignore[call-overload]
-        .where(LaunchRow.outcome == "ready", LaunchRow.ended_at >= since)
-        .order_by(LaunchRow.ended_at.desc())
+            col(LaunchRow.provider), col(LaunchRow.region), col(LaunchRow.zone), col(LaunchRow.instance_type),
+            col(LaunchRow.market), col(LaunchRow.accepted_at), col(LaunchRow.running_at),
+            col(LaunchRow.first_report_at),
+        )
+        .where(col(LaunchRow.outcome) == "ready", col(LaunchRow.ended_at) >= since)
+        .order_by(col(LaunchRow.ended_at).desc())
         .limit(MOST)
     )  # fmt: skip
     found: dict[str, tuple[list[float], list[float]]] = {}
@@ -61,30 +68,30 @@ def pool_rates(tx: Session, since: float) -> dict[str, tuple[float | None, float
     """
     failures = dict(
         tx.execute(
-            select(EventRow.pool, func.count())
+            select(col(EventRow.pool), func.count())
             .where(
-                EventRow.at >= since, EventRow.kind == "node", EventRow.src.in_(("READY", "SUSPECT")),  # type: ignore[attr-defined,arg-type]
-                EventRow.dst.in_(("DRAINING", "TERMINATING")),  # type: ignore[attr-defined]
-                EventRow.reason.in_(  # type: ignore[attr-defined]
+                col(EventRow.at) >= since, col(EventRow.kind) == "node", col(EventRow.src).in_(("READY", "SUSPECT")),
+                col(EventRow.dst).in_(("DRAINING", "TERMINATING")),
+                col(EventRow.reason).in_(
                     ("fatal_fault", "warning_persists", "agent_silent", "spot_notice",
                      "maintenance_notice", "preempted", "externally_terminated")
                 ),
             )
-            .group_by(EventRow.pool)
-        ).all()  # type: ignore[arg-type]
+            .group_by(col(EventRow.pool))
+        ).all()
     )  # fmt: skip
     hours: dict[str, float] = {}
-    newest = tx.execute(select(func.max(EventRow.at))).scalar_one() or since
+    newest = tx.execute(select(func.max(col(EventRow.at)))).scalar_one() or since
     for pool, ready_at, ended, state in tx.execute(
-        select(NodeRow.pool, NodeRow.ready_at, NodeRow.state_since, NodeRow.state)  # type: ignore[call-overload]
-        .where(NodeRow.ready_at.is_not(None))
+        select(col(NodeRow.pool), col(NodeRow.ready_at), col(NodeRow.state_since), col(NodeRow.state))
+        .where(col(NodeRow.ready_at).is_not(None))
     ):  # fmt: skip
         end = ended if state in ("TERMINATED", "TERMINATING") else newest
         hours[pool] = hours.get(pool, 0.0) + max(0.0, end - max(ready_at, since)) / 3600.0
     refills: dict[str, list[float]] = {}
     for pool, requested, ended in tx.execute(
-        select(LaunchRow.pool, LaunchRow.requested_at, LaunchRow.ended_at)  # type: ignore[call-overload]
-        .where(LaunchRow.outcome == "ready", LaunchRow.ended_at >= since)
+        select(col(LaunchRow.pool), col(LaunchRow.requested_at), col(LaunchRow.ended_at))
+        .where(col(LaunchRow.outcome) == "ready", col(LaunchRow.ended_at) >= since)
         .limit(MOST)
     ):  # fmt: skip
         refills.setdefault(pool, []).append(ended - requested)
@@ -102,7 +109,7 @@ def launch_stats(tx: Session, since: float, *, by_region: bool = False) -> list[
     from the hourly rollup (so the window begins at a full hour)."""
     hour = int(since // rollup.HOUR_S)
     groups: dict[tuple[str, str], list[LaunchHour]] = {}
-    for row in tx.execute(select(LaunchHour).where(LaunchHour.hour >= hour)).scalars():  # type: ignore[arg-type]
+    for row in tx.execute(select(LaunchHour).where(col(LaunchHour.hour) >= hour)).scalars():
         key = (row.provider, row.region if by_region else "")
         groups.setdefault(key, []).append(row)
     return [_stats(provider, region, rows) for (provider, region), rows in sorted(groups.items())]
@@ -131,13 +138,13 @@ def error_rates(tx: Session, since: float) -> list[dict[str, Any]]:
     hour = int(since // rollup.HOUR_S)
     rows = tx.execute(
         select(
-            HealthHour.hour, HealthHour.provider, func.sum(HealthHour.gpu_s),
-            func.sum(HealthHour.fatal), func.sum(HealthHour.warning),
-            func.sum(HealthHour.application), func.sum(HealthHour.node_s),
-        )  # type: ignore[call-overload]
-        .where(HealthHour.hour >= hour)
-        .group_by(HealthHour.hour, HealthHour.provider)
-        .order_by(HealthHour.hour, HealthHour.provider)
+            col(HealthHour.hour), col(HealthHour.provider), func.sum(col(HealthHour.gpu_s)),
+            func.sum(col(HealthHour.fatal)), func.sum(col(HealthHour.warning)),
+            func.sum(col(HealthHour.application)), func.sum(col(HealthHour.node_s)),
+        )
+        .where(col(HealthHour.hour) >= hour)
+        .group_by(col(HealthHour.hour), col(HealthHour.provider))
+        .order_by(col(HealthHour.hour), col(HealthHour.provider))
     )  # fmt: skip
     return [
         {
@@ -156,17 +163,17 @@ def events(
     newest: bool = True,
 ) -> list[EventRow]:  # fmt: skip
     """Events oldest first; with ``newest`` the last ``limit`` of them, else the first."""
-    query = select(EventRow).where(EventRow.at >= since, EventRow.id > after_id)  # type: ignore[arg-type,operator]
+    query = select(EventRow).where(col(EventRow.at) >= since, col(EventRow.id) > after_id)
     for column, value in (
-        (EventRow.kind, kind), (EventRow.object_id, object_id), (EventRow.pool, pool),
-        (EventRow.reason, reason),
+        (col(EventRow.kind), kind), (col(EventRow.object_id), object_id), (col(EventRow.pool), pool),
+        (col(EventRow.reason), reason),
     ):  # fmt: skip
         if value:
-            query = query.where(column == value)  # type: ignore[arg-type]
+            query = query.where(column == value)
     if until is not None:
-        query = query.where(EventRow.at <= until)  # type: ignore[arg-type]
-    order = EventRow.id.desc() if newest else EventRow.id  # type: ignore[union-attr]
-    rows = list(tx.execute(query.order_by(order).limit(min(limit, MOST))).scalars())  # type: ignore[arg-type]
+        query = query.where(col(EventRow.at) <= until)
+    order = col(EventRow.id).desc() if newest else col(EventRow.id)
+    rows = list(tx.execute(query.order_by(order).limit(min(limit, MOST))).scalars())
     return rows[::-1] if newest else rows
 
 
@@ -176,11 +183,11 @@ def launches(
     """Newest launches first."""
     query = select(LaunchRow)
     for column, value in (
-        (LaunchRow.pool, pool), (LaunchRow.provider, provider), (LaunchRow.outcome, outcome),
+        (col(LaunchRow.pool), pool), (col(LaunchRow.provider), provider), (col(LaunchRow.outcome), outcome),
     ):  # fmt: skip
         if value:
-            query = query.where(column == value)  # type: ignore[arg-type]
-    rows = tx.execute(query.order_by(LaunchRow.requested_at.desc()).limit(min(limit, MOST)))  # type: ignore[attr-defined]
+            query = query.where(column == value)
+    rows = tx.execute(query.order_by(col(LaunchRow.requested_at).desc()).limit(min(limit, MOST)))
     return list(rows.scalars())
 
 
@@ -188,8 +195,8 @@ def ended_nodes(tx: Session, since: float, limit: int = 500) -> list[NodeRow]:
     """Nodes that ended since a time, newest first."""
     rows = tx.execute(
         select(NodeRow)
-        .where(NodeRow.state == "TERMINATED", NodeRow.state_since >= since)  # type: ignore[arg-type]
-        .order_by(NodeRow.state_since.desc())  # type: ignore[attr-defined]
+        .where(col(NodeRow.state) == "TERMINATED", col(NodeRow.state_since) >= since)
+        .order_by(col(NodeRow.state_since).desc())
         .limit(limit)
     )
     return list(rows.scalars())
@@ -198,8 +205,8 @@ def ended_nodes(tx: Session, since: float, limit: int = 500) -> list[NodeRow]:
 def faults(tx: Session, *, node_id: str = "", since: float = 0.0, limit: int = 200
            ) -> list[FaultRow]:  # fmt: skip
     """Fault sightings, newest first."""
-    query = select(FaultRow).where(FaultRow.last_at >= since)  # type: ignore[arg-type]
+    query = select(FaultRow).where(col(FaultRow.last_at) >= since)
     if node_id:
-        query = query.where(FaultRow.node_id == node_id)  # type: ignore[arg-type]
-    rows = tx.execute(query.order_by(FaultRow.last_at.desc()).limit(min(limit, MOST)))  # type: ignore[attr-defined]
+        query = query.where(col(FaultRow.node_id) == node_id)
+    rows = tx.execute(query.order_by(col(FaultRow.last_at).desc()).limit(min(limit, MOST)))
     return list(rows.scalars())

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from sqlalchemy import select
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from fleet.model import Outcome
 from fleet.store.tables import HealthHour, LaunchHour, LaunchRow
@@ -110,9 +110,9 @@ def recount(tx: Session, since_hour: int) -> dict[tuple[int, str, str, str, bool
     """Counts recomputed from raw launches closed in or after ``since_hour``, for the audit."""
     rows = tx.execute(
         select(
-            LaunchRow.ended_at, LaunchRow.provider, LaunchRow.region, LaunchRow.outcome,
-            LaunchRow.accepted_at,
-        ).where(LaunchRow.ended_at >= since_hour * HOUR_S)  # type: ignore[operator,arg-type,call-overload]
+            col(LaunchRow.ended_at), col(LaunchRow.provider), col(LaunchRow.region), col(LaunchRow.outcome),
+            col(LaunchRow.accepted_at),
+        ).where(col(LaunchRow.ended_at) >= since_hour * HOUR_S)
     )  # fmt: skip
     counts: dict[tuple[int, str, str, str, bool], int] = {}
     for ended_at, provider, region, outcome, accepted_at in rows:

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import select
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from fleet.model import Node, Reason, State
 from fleet.plan import Rest
-from fleet.store.tables import BatchRow, MetaRow, NodeRow, PolicyRow, RestRow, SlotRow
+from fleet.store.tables import Base, BatchRow, MetaRow, PolicyRow, RestRow, SlotRow
 from fleet.store.write import to_node
 from policies.schema import HealthPolicy, Image, Pool
 
@@ -62,7 +62,7 @@ class View:
             self._slots(tx, since)
             self._nodes(tx, since, first=first)
         if first or meta.get("batches") != before.get("batches"):
-            rows = tx.execute(select(BatchRow).where(BatchRow.settled_at.is_(None)))  # type: ignore[union-attr]
+            rows = tx.execute(select(BatchRow).where(col(BatchRow.settled_at).is_(None)))
             self.batches = {b.token: b for b in rows.scalars()}
         if first or meta.get("rests") != before.get("rests"):
             self._rests(tx)
@@ -70,12 +70,12 @@ class View:
             self._policies(tx)
 
     def _nodes(self, tx: Session, since: int, *, first: bool) -> None:
-        table = NodeRow.__table__  # type: ignore[attr-defined]
+        table = Base.metadata.tables["nodes"]
         query = select(table).where(table.c.seq > since)
         if first:
             query = select(table).where(table.c.state != str(State.TERMINATED))
         for row in tx.execute(query).mappings():
-            self._put(to_node(row, self.slot_of.get(row["id"], "")))
+            self._put(to_node(dict(row), self.slot_of.get(row["id"], "")))
 
     def _put(self, node: Node) -> None:
         self.changed.add(node.id)
@@ -101,7 +101,7 @@ class View:
         self.by_instance.pop((node.offer.provider, node.instance_id), None)
 
     def _slots(self, tx: Session, since: int) -> None:
-        rows = list(tx.execute(select(SlotRow).where(SlotRow.seq > since)).scalars())  # type: ignore[arg-type]
+        rows = list(tx.execute(select(SlotRow).where(col(SlotRow.seq) > since)).scalars())
         for row in rows:
             old = self.slots.get(row.slot)
             if old is not None and old.node_id and self.slot_of.get(old.node_id) == row.slot:

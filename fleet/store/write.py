@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import structlog
 from sqlalchemy import insert, text, update
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from fleet.errors import Stale
 from fleet.lifecycle import NEXT
@@ -27,6 +27,11 @@ _OFFER: Final = tuple(f.name for f in fields(Offer))
 _PLAIN: Final = tuple(
     f.name for f in fields(Node) if f.name not in ("offer", "slot", "zone", "state", "reason")
 )
+
+
+def hits(result: Any) -> int:
+    """How many rows an UPDATE or DELETE met."""
+    return int(result.rowcount)
 
 
 def next_seq(tx: Session) -> int:
@@ -96,7 +101,7 @@ def transition(
     ``changes`` are other columns that change with it. Returns the node as written; raises Stale
     if somebody else moved it since it was read, and AssertionError on a move outside NEXT.
     """
-    assert to in NEXT[node.state], (node.id, node.state, to)  # noqa: S101 — programmer error
+    assert to in NEXT[node.state], (node.id, node.state, to)
     moved = update_node(
         tx, node, state=to, state_since=now, reason=reason, message=message[:500],
         deadline_at=deadline_at, **changes,
@@ -119,10 +124,10 @@ def update_node(tx: Session, node: Node, **changes: Any) -> Node:
     columns = {_COLUMN.get(name, name): value for name, value in changes.items()}
     hit = tx.execute(
         update(NodeRow)
-        .where(NodeRow.id == node.id, NodeRow.version == node.version)  # type: ignore[arg-type]
+        .where(col(NodeRow.id) == node.id, col(NodeRow.version) == node.version)
         .values(version=after.version, seq=seq, **{k: _plain(v) for k, v in columns.items()})
     )
-    if hit.rowcount != 1:  # type: ignore[attr-defined]
+    if hits(hit) != 1:
         raise Stale(node.id)
     return after
 
@@ -137,7 +142,7 @@ def _plain(value: Any) -> Any:
 def launch_phase(tx: Session, node_id: str, **columns: Any) -> None:
     """Write phase timestamps, request id or vendor code on a launch."""
     if columns:
-        tx.execute(update(LaunchRow).where(LaunchRow.id == node_id).values(**columns))  # type: ignore[arg-type]
+        tx.execute(update(LaunchRow).where(col(LaunchRow.id) == node_id).values(**columns))
 
 
 def close_launch(
@@ -162,10 +167,10 @@ def close_launch(
         values["gate_at"] = now
     hit = tx.execute(
         update(LaunchRow)
-        .where(LaunchRow.id == node.id, LaunchRow.outcome.is_(None))  # type: ignore[arg-type,union-attr]
+        .where(col(LaunchRow.id) == node.id, col(LaunchRow.outcome).is_(None))
         .values(**values)
     )
-    if hit.rowcount != 1:  # type: ignore[attr-defined]
+    if hits(hit) != 1:
         return False
     requested = node.requested_at or node.created_at
     boot_s = now - requested if outcome is Outcome.READY else None
@@ -195,8 +200,8 @@ def set_slot(tx: Session, slot: str, node_id: str | None, *, now: float, moved: 
     """Give ``slot`` to ``node_id`` or empty it. A unique index keeps one slot per node."""
     values: dict[str, Any] = {"node_id": node_id, "since": now, "seq": next_seq(tx)}
     if moved:
-        values["moves"] = SlotRow.moves + 1
-    tx.execute(update(SlotRow).where(SlotRow.slot == slot).values(**values))  # type: ignore[arg-type]
+        values["moves"] = col(SlotRow.moves) + 1
+    tx.execute(update(SlotRow).where(col(SlotRow.slot) == slot).values(**values))
 
 
 def add_slots(tx: Session, pool: str, slots: list[str], *, now: float) -> None:
@@ -209,9 +214,7 @@ def add_slots(tx: Session, pool: str, slots: list[str], *, now: float) -> None:
     )  # fmt: skip
 
 
-def post(
-    tx: Session, *, pool: str, urls: list[str], topic: str, body: JSON, now: float
-) -> None:
+def post(tx: Session, *, pool: str, urls: list[str], topic: str, body: JSON, now: float) -> None:
     """Put one webhook per URL into the outbox, committed with the change it tells of."""
     for url in urls:
         tx.execute(

@@ -56,8 +56,14 @@ def run_seed(seed: int, *, nodes: int = 100, spares: int = 8, hours: float = 3.0
         checks.check()
         rows = trial.store.call(
             lambda tx: tx.execute(
-                select(EventRow.at, EventRow.object_id, EventRow.src, EventRow.dst,
-                       EventRow.reason, EventRow.message).order_by(EventRow.id)  # fmt: skip
+                select(
+                    EventRow.at,
+                    EventRow.object_id,
+                    EventRow.src,
+                    EventRow.dst,
+                    EventRow.reason,
+                    EventRow.message,
+                ).order_by(EventRow.id)  # fmt: skip
             ).all()
         )
         digest = hashlib.sha256(repr(rows).encode()).hexdigest()
