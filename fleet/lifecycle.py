@@ -154,24 +154,36 @@ _NOT_LISTED: Final = frozenset({S.REQUESTED, S.TERMINATING, S.TERMINATED})
 def _gone(node: Node, facts: Facts) -> Step | None:
     """The instance ended outside our will: the state decides what that says of the launch."""
     inst = facts.instance
-    ended = inst is not None and inst.phase in (Phase.TERMINATED, Phase.FAILED, Phase.STOPPED)
+    ended = inst is not None and inst.phase in (
+        Phase.TERMINATED,
+        Phase.FAILED,
+        Phase.STOPPED,
+    )
     if not ended and facts.listed is not Listed.MISSING:
         return None
     code = inst.code if inst else ""
-    text = (inst.message if inst else "") or "no complete list shows the instance any more"
+    text = (
+        inst.message if inst else ""
+    ) or "no complete list shows the instance any more"
     message = f"{code}: {text}" if code else text
     evidence = {"code": code, "phase": inst.phase if inst else "missing"}
     early = node.state in (S.LAUNCHING, S.BOOTING, S.CHECKING)
     if inst is not None and inst.preempted:
         outcome = Outcome.PREEMPTED if early else None
-        return Step(S.TERMINATING, Reason.PREEMPTED, message, outcome, evidence=evidence)
+        return Step(
+            S.TERMINATING, Reason.PREEMPTED, message, outcome, evidence=evidence
+        )
     if early:
         outcome = (inst.died if inst else None) or Outcome.LOST
-        return Step(S.TERMINATING, Reason.DIED_AFTER_ACCEPT, message, outcome, evidence=evidence)
+        return Step(
+            S.TERMINATING, Reason.DIED_AFTER_ACCEPT, message, outcome, evidence=evidence
+        )
     return Step(S.TERMINATING, Reason.EXTERNALLY_TERMINATED, message, evidence=evidence)
 
 
-def _launching(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -> Step | None:
+def _launching(
+    node: Node, facts: Facts, now: float, rules: Rules, _: Allowed
+) -> Step | None:
     if node.wish:
         return _cancel(node)
     if facts.instance is not None and facts.instance.phase is Phase.RUNNING:
@@ -196,7 +208,9 @@ def _launching(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -
     return None
 
 
-def _booting(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -> Step | None:
+def _booting(
+    node: Node, facts: Facts, now: float, rules: Rules, _: Allowed
+) -> Step | None:
     if node.wish:
         return _cancel(node)
     if node.first_report_at is not None:
@@ -211,7 +225,9 @@ def _booting(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -> 
     return None
 
 
-def _checking(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -> Step | None:
+def _checking(
+    node: Node, facts: Facts, now: float, rules: Rules, _: Allowed
+) -> Step | None:
     if node.wish:
         return _cancel(node)
     if taken := _taken(facts):
@@ -222,7 +238,13 @@ def _checking(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) ->
     if verdict is not None:
         to = S.QUARANTINED if facts.quarantine_free else S.TERMINATING
         evidence = {"rule": verdict.rule, "source": verdict.source, **verdict.evidence}
-        return Step(to, Reason.GATE_FAILED, verdict.summary, Outcome.GATE_FAILED, evidence=evidence)
+        return Step(
+            to,
+            Reason.GATE_FAILED,
+            verdict.summary,
+            Outcome.GATE_FAILED,
+            evidence=evidence,
+        )
     if now >= node.state_since + rules.gate_s:
         text = f"the gate came to no verdict in {_s(now - node.state_since)}"
         return Step(S.TERMINATING, Reason.GATE_TIMEOUT, text, Outcome.GATE_FAILED)
@@ -240,7 +262,9 @@ def _taken(facts: Facts) -> Step | None:
     return None
 
 
-def _ready(node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed) -> Step | None:
+def _ready(
+    node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed
+) -> Step | None:
     leave = _leave(node, facts, rules, allowed)
     if leave is not None:
         return leave
@@ -257,7 +281,9 @@ def _ready(node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed)
     return None
 
 
-def _suspect(node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed) -> Step | None:
+def _suspect(
+    node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed
+) -> Step | None:
     leave = _leave(node, facts, rules, allowed)
     if leave is not None:
         return leave
@@ -276,7 +302,9 @@ def _suspect(node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowe
     # A node that speaks now and then never reaches the long silence: the state's own deadline
     # counts too, whatever reasons took turns (Karpenter #2833).
     if allowed.silence and (silent >= rules.replace_silent_s or (late and not fresh)):
-        return Step(S.DRAINING, Reason.AGENT_SILENT, f"silent {_s(silent)}", budget=True)
+        return Step(
+            S.DRAINING, Reason.AGENT_SILENT, f"silent {_s(silent)}", budget=True
+        )
     if fresh and warned and late:
         text = _fault_text(facts.warning)
         return Step(S.DRAINING, Reason.WARNING_PERSISTS, text, budget=True)
@@ -295,7 +323,9 @@ def _regate(
     if verdict is not None:
         return Step(S.DRAINING, Reason.WARNING_PERSISTS, verdict.summary, budget=True)
     if now >= node.state_since + rules.replace_silent_s and allowed.silence:
-        return Step(S.DRAINING, Reason.AGENT_SILENT, "no gate after a reboot", budget=True)
+        return Step(
+            S.DRAINING, Reason.AGENT_SILENT, "no gate after a reboot", budget=True
+        )
     return None
 
 
@@ -305,12 +335,27 @@ def _leave(node: Node, facts: Facts, rules: Rules, allowed: Allowed) -> Step | N
         return Step(S.DRAINING, facts.notice_reason, facts.notice)
     if facts.fatal is not None and allowed.judge and rules.repair:
         f = facts.fatal
-        evidence = {"fault": f.code, "gpu": f.gpu, "message": f.message, "seen_at": f.at}
-        return Step(S.DRAINING, Reason.FATAL_FAULT, _fault_text(f), budget=True, evidence=evidence)
+        evidence = {
+            "fault": f.code,
+            "gpu": f.gpu,
+            "message": f.message,
+            "seen_at": f.at,
+        }
+        return Step(
+            S.DRAINING,
+            Reason.FATAL_FAULT,
+            _fault_text(f),
+            budget=True,
+            evidence=evidence,
+        )
     if node.wish == "drain":
-        return Step(S.DRAINING, Reason.OPERATOR_DRAIN, f"{node.wish_by}: {node.wish_reason}")
+        return Step(
+            S.DRAINING, Reason.OPERATOR_DRAIN, f"{node.wish_by}: {node.wish_reason}"
+        )
     if node.wish == "replace" and facts.replacement_ready:
-        return Step(S.DRAINING, Reason.OPERATOR_REPLACE, f"{node.wish_by}: {node.wish_reason}")
+        return Step(
+            S.DRAINING, Reason.OPERATOR_REPLACE, f"{node.wish_by}: {node.wish_reason}"
+        )
     if node.wish in _WISHES:
         return Step(S.DRAINING, _WISHES[node.wish], node.wish_reason)
     return None
@@ -323,8 +368,12 @@ _WISHES: Final = {
 }
 
 
-def _draining(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -> Step | None:
-    done = facts.drained or not node.last_slot  # a node that never served has nothing to drain
+def _draining(
+    node: Node, facts: Facts, now: float, rules: Rules, _: Allowed
+) -> Step | None:
+    done = (
+        facts.drained or not node.last_slot
+    )  # a node that never served has nothing to drain
     late = now >= node.state_since + rules.drain_s
     if not done and not late:
         return None
@@ -335,7 +384,9 @@ def _draining(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) ->
     return Step(S.TERMINATING, reason, node.message)
 
 
-def _quarantined(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -> Step | None:
+def _quarantined(
+    node: Node, facts: Facts, now: float, rules: Rules, _: Allowed
+) -> Step | None:
     if node.wish or now >= node.state_since + rules.quarantine_s:
         return Step(S.TERMINATING, Reason.QUARANTINE_OVER, node.message)
     return None
@@ -353,7 +404,10 @@ def _silent_s(node: Node, facts: Facts, now: float) -> float:
 
 
 def _persists(facts: Facts, now: float, rules: Rules) -> bool:
-    return facts.warning_since is not None and now >= facts.warning_since + rules.warning_persist_s
+    return (
+        facts.warning_since is not None
+        and now >= facts.warning_since + rules.warning_persist_s
+    )
 
 
 def _fault_text(fault: Fault | None) -> str:
