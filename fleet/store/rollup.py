@@ -68,15 +68,16 @@ def quantile(hist: dict[int, int], q: float) -> float | None:
 
 
 def count_launch(
-    tx: Session, *, at: float, provider: str, region: str, outcome: Outcome, accepted: bool,
-    boot_s: float | None,
+    tx: Session, *, at: float, provider: str, region: str, market: str, outcome: Outcome,
+    accepted: bool, boot_s: float | None,
 ) -> None:  # fmt: skip
     """Add one closed launch to its hour."""
-    key = (int(at // HOUR_S), provider, region, str(outcome), accepted)
+    key = (int(at // HOUR_S), provider, region, market, str(outcome), accepted)
     row = tx.get(LaunchHour, key)
     if row is None:
         row = LaunchHour(
-            hour=key[0], provider=provider, region=region, outcome=key[3], accepted=accepted
+            hour=key[0], provider=provider, region=region, market=market, outcome=key[4],
+            accepted=accepted,
         )
         tx.add(row)
     row.n += 1
@@ -106,16 +107,16 @@ def count_health(
     tx.flush()
 
 
-def recount(tx: Session, since_hour: int) -> dict[tuple[int, str, str, str, bool], int]:
+def recount(tx: Session, since_hour: int) -> dict[tuple[int, str, str, str, str, bool], int]:
     """Counts recomputed from raw launches closed in or after ``since_hour``, for the audit."""
     rows = tx.execute(
         select(
-            col(LaunchRow.ended_at), col(LaunchRow.provider), col(LaunchRow.region), col(LaunchRow.outcome),
-            col(LaunchRow.accepted_at),
+            col(LaunchRow.ended_at), col(LaunchRow.provider), col(LaunchRow.region),
+            col(LaunchRow.market), col(LaunchRow.outcome), col(LaunchRow.accepted_at),
         ).where(col(LaunchRow.ended_at) >= since_hour * HOUR_S)
     )  # fmt: skip
-    counts: dict[tuple[int, str, str, str, bool], int] = {}
-    for ended_at, provider, region, outcome, accepted_at in rows:
-        key = (int(ended_at // HOUR_S), provider, region, outcome, accepted_at is not None)
+    counts: dict[tuple[int, str, str, str, str, bool], int] = {}
+    for ended_at, provider, region, market, outcome, accepted_at in rows:
+        key = (int(ended_at // HOUR_S), provider, region, market, outcome, accepted_at is not None)
         counts[key] = counts.get(key, 0) + 1
     return counts

@@ -160,6 +160,7 @@ class LaunchHour(Base, table=True):
     hour: int = Field(primary_key=True)
     provider: str = Field(primary_key=True)
     region: str = Field(primary_key=True)
+    market: str = Field(primary_key=True)
     outcome: str = Field(primary_key=True)
     accepted: bool = Field(primary_key=True)
     n: int = 0

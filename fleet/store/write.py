@@ -175,7 +175,8 @@ def close_launch(
     requested = node.requested_at or node.created_at
     boot_s = now - requested if outcome is Outcome.READY else None
     rollup.count_launch(
-        tx, at=now, provider=node.offer.provider, region=node.offer.region, outcome=outcome,
+        tx, at=now, provider=node.offer.provider, region=node.offer.region,
+        market=str(node.offer.market), outcome=outcome,
         accepted=node.accepted_at is not None, boot_s=boot_s,
     )  # fmt: skip
     return True

@@ -111,12 +111,13 @@ def upgrade() -> None:
     sa.Column('hour', sa.Integer(), nullable=False),
     sa.Column('provider', sa.String(), nullable=False),
     sa.Column('region', sa.String(), nullable=False),
+    sa.Column('market', sa.String(), nullable=False),
     sa.Column('outcome', sa.String(), nullable=False),
     sa.Column('accepted', sa.Boolean(), nullable=False),
     sa.Column('n', sa.Integer(), nullable=False),
     sa.Column('boot_s_sum', sa.Float(), nullable=False),
     sa.Column('boot_hist', sa.String(), nullable=False),
-    sa.PrimaryKeyConstraint('hour', 'provider', 'region', 'outcome', 'accepted', name=op.f('pk_launch_hours'))
+    sa.PrimaryKeyConstraint('hour', 'provider', 'region', 'market', 'outcome', 'accepted', name=op.f('pk_launch_hours'))
     )
     op.create_table('launches',
     sa.Column('id', sa.String(), nullable=False),
