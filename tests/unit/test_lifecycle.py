@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -119,7 +119,7 @@ def test_next_is_the_diagram_of_the_design() -> None:
     moves: dict[State, set[State]] = {s: set() for s in State}
     for line in DIAGRAM:
         names = [S(word) for word in line.split(" → ")]
-        for src, dst in zip(names, names[1:], strict=False):
+        for src, dst in pairwise(names):
             moves[src].add(dst)
     for s in LIVE - {S.REQUESTED, S.TERMINATING}:
         moves[s].add(S.TERMINATING)
