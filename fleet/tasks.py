@@ -147,7 +147,7 @@ class Effects:
     """
 
     def __init__(self, limit: int, on_done: Callable[[], None]) -> None:
-        self._limit, self._on_done = limit, on_done
+        self.limit, self._on_done = limit, on_done
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._groups: dict[str, int] = {}
 
@@ -156,7 +156,7 @@ class Effects:
 
     def free(self, group: str) -> int:
         """How many more effects of ``group`` may start now."""
-        return self._limit - self._groups.get(group, 0)
+        return self.limit - self._groups.get(group, 0)
 
     def start(self, key: str, group: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """Start ``work`` unless its key is in flight or its group is full."""
