@@ -1,4 +1,4 @@
-"""What a process opens before it serves: data directory, store, marker, key, providers.
+"""What a process opens before it serves: settings, data directory, store, marker, key, clouds.
 
 Invariant: one process per data directory; a cell's database is never begun anew beside its marker
 file (an empty store makes every machine an orphan, opencode#36728); a store of another cell is
@@ -8,15 +8,16 @@ refused.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from pydantic import BaseModel
 from sqlmodel import Session
 
 from fleet.clock import Chance, Clock, SystemChance
-from fleet.config import Settings
+from fleet.config import Settings, parse
 from fleet.errors import Conflict, InputError, NotFound, Problem
 from fleet.store import control, schema
 from fleet.store.door import Store
@@ -30,6 +31,46 @@ log = structlog.get_logger("fleetd")
 MARKER: Final = "cell-id"
 KEY: Final = "cell.key"
 CELL_ID: Final = "cell_id"
+
+
+def configuration(path: Path) -> Settings:
+    """The settings in ``path`` with every provider's own settings judged as well.
+
+    Raises InputError with every problem of the whole file, each with its file and line.
+    """
+    from policies import yamlio
+
+    document = yamlio.load_file(path)
+    value = document.value or {}
+    problems: list[Problem] = []
+    settings: Settings | None = None
+    try:
+        settings = parse(value, where=document.where)
+    except InputError as error:
+        problems += error.problems
+    entries = value.get("providers") if isinstance(value, dict) else None
+    for i, entry in enumerate(entries if isinstance(entries, list) else []):
+        if isinstance(entry, dict):
+            problems += _mistakes(entry, i, document.where)
+    if problems or settings is None:
+        raise InputError(problems)
+    return settings
+
+
+def _mistakes(entry: dict[str, Any], i: int, where: Callable[[Any], str]) -> list[Problem]:
+    try:
+        registry.parse(entry, f"providers.{i}")
+    except NotFound as error:
+        return [Problem(f"{where(('providers', i, 'kind'))}: providers.{i}.kind", str(error))]
+    except InputError as error:
+        return [
+            Problem(f"{where(_steps(p.where))}: {p.where}", p.what, p.fix) for p in error.problems
+        ]
+    return []
+
+
+def _steps(field: str) -> tuple[str | int, ...]:
+    return tuple(int(s) if s.isdigit() else s for s in field.split("."))
 
 
 def data_dir(settings: Settings) -> Path:

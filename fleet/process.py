@@ -25,7 +25,7 @@ from fleet.api.asgi import AgentApp, App, MetricsApp, OperatorApp
 from fleet.api.metrics import Calls, Exposition, Meter
 from fleet.api.serve import Listener, bind_tcp, bind_unix, load_chain, tls_context
 from fleet.clock import LoopClock, ScaledLoop, SeededChance, SystemChance, monotonic_usec
-from fleet.config import Settings, load
+from fleet.config import Settings
 from fleet.daemon import Daemon, assemble
 from fleet.errors import FleetError, InputError, StoreBroken
 from fleet.reload import swap
@@ -188,7 +188,7 @@ class Process:
         try:
             if self.path is None:
                 raise InputError("started without a configuration file")
-            done = swap(self.up.cell, load(self.path))
+            done = swap(self.up.cell, opening.configuration(self.path))
             if self._tls is not None:
                 agents = self.settings.agents
                 load_chain(self._tls, agents.tls_cert, agents.tls_key)

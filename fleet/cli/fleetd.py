@@ -106,10 +106,10 @@ def run(config: Config = CONFIG_PATH) -> None:
     """Run the daemon."""
 
     def work() -> int:
-        from fleet import logs
-        from fleet.config import load
+        from fleet import logs, opening
 
-        settings = load(config)
+        os.umask(0o077)
+        settings = opening.configuration(config)
         logs.configure(settings.log)
         from fleet import process
 
@@ -141,9 +141,9 @@ def db_upgrade(
 
     def work() -> int:
         from fleet import opening
-        from fleet.config import load
 
-        before, after = opening.upgrade(load(config), adopt=adopt)
+        os.umask(0o077)
+        before, after = opening.upgrade(opening.configuration(config), adopt=adopt)
         print(f"database at {after}" + (f", was {before or 'empty'}" if before != after else ""))
         return 0
 
