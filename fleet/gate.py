@@ -67,7 +67,7 @@ def judge(report: HealthReport, policy: GatePolicy) -> Verdict | None:
         return Verdict(False, "; ".join(bad[:3]), "gate", SOURCE, {"failed": bad})
     if unknown:
         return None
-    total = len(by_name)
+    total = len(by_name.keys() - policy.ignored)
     summary = f"passed {total}/{total} checks"
     return Verdict(True, summary, "gate", SOURCE, {"results": passed})
 
@@ -122,6 +122,6 @@ def gpu_matches(reported: str, wanted: str) -> bool:
 
 def _at_least(version: str, least: str) -> bool:
     def parts(text: str) -> tuple[int, ...]:
-        return tuple(int(p) for p in text.split(".") if p.isdigit())
+        return tuple(int(p) for p in text.split(".") if p.isdecimal())
 
     return bool(version) and parts(version) >= parts(least)

@@ -82,11 +82,11 @@ class Driver:
         status.passes += 1
         try:
             await self.task.run()
-        except asyncio.CancelledError:
-            raise
         except StoreBroken:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _cancelled():
+                raise
             status.failures += 1
             status.failures_in_row += 1
             status.last_error = f"{type(error).__name__}: {error}"[:500]
@@ -111,6 +111,12 @@ class Driver:
                 await self._woken.wait()
         except TimeoutError:
             pass
+
+
+def _cancelled() -> bool:
+    """True when it is we who were cancelled, and not something that a pass waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 @dataclass

@@ -43,4 +43,7 @@ def parse(user_data: str) -> BootData:
     start, end = user_data.find(_HEAD), user_data.rfind(_TAIL)
     if start != 0 or end < 0:
         raise InputError("user data was not made by fleetd")
-    return BootData(**json.loads(user_data[len(_HEAD) : end]))
+    try:
+        return BootData(**json.loads(user_data[len(_HEAD) : end]))
+    except (ValueError, TypeError):
+        raise InputError("the boot data in the user data is damaged") from None

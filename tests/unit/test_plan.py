@@ -289,9 +289,7 @@ def test_rests_double_from_3_to_60_minutes() -> None:
 @settings(max_examples=200)
 @given(error=st.sampled_from(ERRORS), luck=st.floats(0, 1, exclude_max=True),
        level=st.integers(0, 100))  # fmt: skip
-def test_jitter_is_twenty_percent_each_way(
-    error: ProviderError, luck: float, level: int
-) -> None:
+def test_jitter_is_twenty_percent_each_way(error: ProviderError, luck: float, level: int) -> None:
     first, most = REST_S[error.cooldown]
     probe = rest_of(error)
     assert probe is not None
