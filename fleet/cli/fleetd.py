@@ -8,6 +8,7 @@ payload.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -101,11 +102,19 @@ def _guarded(work: Callable[[], int]) -> NoReturn:
     _end(code)
 
 
+def _until_serving() -> None:
+    """A signal before the loop has its handlers: nothing is served yet, so end at once."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 @app.command()
 def run(config: Config = CONFIG_PATH) -> None:
     """Run the daemon."""
 
     def work() -> int:
+        _until_serving()
         from fleet import logs, opening
 
         os.umask(0o077)
