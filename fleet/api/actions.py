@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from sqlmodel import Session
@@ -22,6 +23,7 @@ from fleet.cell import finish
 from fleet.lifecycle import deadline
 from fleet.model import Node, Outcome, Reason, State
 from fleet.store import apply, control, write
+from fleet.store.tables import NodeRow
 from policies.budget import allowed_at, share_count
 from policies.text import nearest
 
@@ -77,7 +79,7 @@ async def _choose(ctx: Ctx, ask: Ask) -> list[Node]:
     if ask.nodes:
         for name in ask.nodes:
             if name not in live:
-                ended = await ctx.cell.store.run(lambda tx, n=name: tx.get(_node_row(), n))
+                ended = await ctx.cell.store.run(partial(_ended, name=name))
                 if ended is not None:
                     raise Refusal(409, "node_ended", f"node {name} has ended",
                                   why=f"{ended.reason}: {ended.message}")  # fmt: skip
@@ -102,10 +104,8 @@ async def _choose(ctx: Ctx, ask: Ask) -> list[Node]:
     return nodes[: ask.most] if ask.most is not None else nodes
 
 
-def _node_row() -> Any:
-    from fleet.store.tables import NodeRow  # noqa: PLC0415 — one rare look-up
-
-    return NodeRow
+def _ended(tx: Session, name: str) -> NodeRow | None:
+    return tx.get(NodeRow, name)
 
 
 def _effect(ctx: Ctx, ask: Ask, node: Node) -> tuple[bool, str]:
@@ -307,9 +307,7 @@ async def unfreeze(ctx: Ctx, actor: str, reason: str) -> dict[str, Any]:
     before = ctx.view.frozen
     if not before:
         raise Refusal(409, "not_frozen", "the cell is not frozen")
-    adopted = [
-        n for n in ctx.view.all() if n.state is State.BOOTING and n.reason is Reason.ADOPTED
-    ]
+    adopted = [n for n in ctx.view.all() if n.state is State.BOOTING and n.reason is Reason.ADOPTED]
 
     def fn(tx: Session) -> None:
         control.unfreeze(tx, reason, actor=actor, now=ctx.now)
@@ -336,6 +334,7 @@ async def delete_pool(ctx: Ctx, name: str, actor: str, reason: str, *, plan: boo
     nodes = ctx.view.pool_nodes(name)
     serving = sum(bool(n.slot) for n in nodes)
     if not plan:
+
         def fn(tx: Session) -> None:
             apply.delete_policy(tx, "Pool", name, actor=actor, now=ctx.now)
             write.event(tx, kind="pool", object_id=name, pool=name, reason=Reason.POOL_DELETED,

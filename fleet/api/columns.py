@@ -64,6 +64,7 @@ def number(name: str, key: str, priority: int = 0,
 
 def when(name: str, key: str, priority: int = 0) -> Column:
     """A column of times, exact: RFC 3339 without milliseconds."""
+
     def show(item: Item) -> str:
         value = item[key]
         return "-" if value is None else f"{value[:19]}Z"
@@ -73,6 +74,7 @@ def when(name: str, key: str, priority: int = 0) -> Column:
 
 def _clock(key: str) -> Callable[[Item], str]:
     """Hours and minutes of today, with the date otherwise."""
+
     def show(item: Item) -> str:
         value, today = item[key], item["_today"]
         if value is None:

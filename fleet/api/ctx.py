@@ -6,21 +6,22 @@ Invariant: reads the view and what is observed, changes nothing, and never calls
 from __future__ import annotations
 
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fleet.daemon import Daemon
-from fleet.model import CAPACITY, IN_FLIGHT, Market, Need, Node, Offer, State
+from fleet.model import Market, Need, Node, Offer, State
 from fleet.plan import Rest, is_spare
 from fleet.store.view import View
 from providers.catalog import catalog
+
+if TYPE_CHECKING:  # the composition root is above us
+    from fleet.cell import Cell
+    from fleet.daemon import Daemon
 
 #: States in which the cloud bills an instance.
 BILLED = frozenset(
     {State.BOOTING, State.CHECKING, State.READY, State.SUSPECT, State.DRAINING,
      State.QUARANTINED, State.TERMINATING}
 )  # fmt: skip
-POWERED_STATES = CAPACITY
-COMING = IN_FLIGHT
 
 
 @cache
@@ -39,7 +40,8 @@ class Ctx:
     """One moment of one daemon."""
 
     def __init__(self, daemon: Daemon) -> None:
-        self.daemon, self.cell = daemon, daemon.cell
+        self.daemon: Daemon = daemon
+        self.cell: Cell = daemon.cell
         self.now = daemon.cell.clock.now()
 
     @property
@@ -89,7 +91,8 @@ class Ctx:
 
     def resting(self, prefix: str) -> list[Rest]:
         """Rests in force whose scope begins so."""
-        return [r for s, r in self.view.rests.items() if s.startswith(prefix) and r.until > self.now]
+        rests = self.view.rests.items()
+        return [r for s, r in rests if s.startswith(prefix) and r.until > self.now]
 
     def observed(self) -> dict[str, float | None]:
         """Age of each provider's last complete list, seconds."""

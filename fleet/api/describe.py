@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+import yaml
+
 from fleet.api import rows_fleet, rows_history, say
 from fleet.api.ctx import Ctx
 from fleet.api.describe_node import describe_node
 from fleet.api.lists import API_VERSION, KINDS, Kind, Query, render
 from fleet.api.lists import answer as list_answer
 from fleet.api.problems import Refusal, unknown
-from fleet.api.sections import Section, event_lines, section
+from fleet.api.sections import Section, aligned, event_lines, section
 from fleet.store import queries
 from policies.text import nearest
 
@@ -89,29 +91,35 @@ async def _pool(ctx: Ctx, name: str, _window_s: float) -> Page:
     item["states"] = states
     budgets = {g: w for g, w in ctx.cell.guards.items() if g.startswith(f"budget:{name}/")}
     item["guards"] = budgets
-    offers = [
-        f"{i['rank']:2d} {say.where(i['provider'], i['region'], i['zone']):30} "
-        f"{i['instance_type']} {say.market(i['market'])}  {i['nodes']} nodes  {i['reason_text']}"
+    offers = aligned(
+        [f"{i['rank']:2d}", say.where(i["provider"], i["region"], i["zone"]), i["instance_type"],
+         say.market(i["market"]), f"{i['nodes']} nodes", i["reason_text"]]
         for i in item["plan"]
-    ]  # fmt: skip
+    )  # fmt: skip
+    counts = (
+        f"{item['serving']} of {item['nodes_wanted']} in service, {item['spares']} of "
+        f"{item['spares_wanted']} spares, {item['ill']} ill, {item['in_flight']} on their way"
+    )
     money = f"${say.usd(item['spend_usd_hour'])}/h list price"
     if item["unpriced_nodes"]:
         money += f"; {item['unpriced_nodes']} nodes have no price"
     sections = [
         section("WHY", [item["reason_text"], *budgets.values()]),
         section("NEXT", _pool_next(item)),
-        section("NODES", [f"{item['serving']} of {item['nodes_wanted']} in service, "
-                          f"{item['spares']} of {item['spares_wanted']} spares, "
-                          f"{item['ill']} ill, {item['in_flight']} on their way",
-                          "  ".join(f"{k} {v}" for k, v in sorted(states.items()))]),
+        section("NODES", [counts, "  ".join(f"{k} {v}" for k, v in sorted(states.items()))]),
         section("OFFERS", offers),
         section("MONEY", [money]),
-        section("WHO", [f"version {item['version']} applied {_at(item['applied_at'])} by "
-                        f"{item['applied_by'] or '?'} from {item['source'] or 'the API'}"]),
-        section("EVENTS", event_lines(item["events"], ctx.now)),
-    ]  # fmt: skip
-    head = f"{name}   {item['state_text']}   {item['gpus_per_node']}×{item['gpu']} · {item['image']}"
-    return item, head, sections
+        section("WHO", [_applied(item)]),
+        section("EVENTS", event_lines(item["events"], ctx.now, name)),
+    ]
+    gpus = f"{item['gpus_per_node']}×{item['gpu']}"
+    return item, f"{name}   {item['state_text']}   {gpus} · {item['image']}", sections
+
+
+def _applied(item: Mapping[str, Any]) -> str:
+    source = item["source"] or "the API"
+    by = item["applied_by"] or "?"
+    return f"version {item['version']} applied {_at(item['applied_at'])} by {by} from {source}"
 
 
 def _pool_next(item: Mapping[str, Any]) -> list[str]:
@@ -135,38 +143,53 @@ async def _provider(ctx: Ctx, name: str, window_s: float) -> Page:
     item["events"] = await _events(ctx, object_id=name)
     offers = [o for o in rows_fleet.offer_items(ctx) if o["provider"] == name]
     item["offers"] = [{k: v for k, v in o.items() if k[0] != "_"} for o in offers]
-    launches = [
-        f"{item['asked']} asked, {item['accepted']} accepted "
-        f"({say.percent(item['accept_share'])})",
-        f"{item['became_ready']} of {item['judged']} accepted became READY "
-        f"({say.percent(item['ready_share'])}{_interval(item)})",
-        ", ".join(f"{k} {v}" for k, v in item["outcomes"].items()),
-        f"boot p50 {say.dur(item['boot_p50_s'])}, p95 {say.dur(item['boot_p95_s'])}",
-    ]
-    faults = [
-        f"{item['fatal']} critical, {item['warning']} warning, {item['application']} application "
-        f"in {say.figure(item['gpu_hours'])} GPU-hours: "
-        f"{say.figure(item['critical_per_gpu_hour'])} critical per GPU-hour",
-        *(f"{h['hour'][:13]}h  {h['critical']} in {h['gpu_hours']:.1f} GPU-h"
-          for h in item["hours"][-12:] if h["critical"]),
-    ]  # fmt: skip
-    lines = [
-        f"{say.where(name, o['region'], o['zone']):30} {o['instance_type']} "
-        f"{say.market(o['market'])}  {o['status_text']}  {o['reason_text']}".rstrip()
+    lines = aligned(
+        [say.where(name, o["region"], o["zone"]), o["instance_type"], say.market(o["market"]),
+         o["status_text"], f"{o['nodes']} nodes", o["reason_text"]]
         for o in offers
-    ]
+    )  # fmt: skip
     listed = f"last complete list {say.age(item['list_age_s'])} ago"
     if item["list_error"]:
         listed += f"; since then: {item['list_error']}"
     sections = [
         section("WHY", [item["reason_text"] or "nothing holds it back"]),
-        section("LAUNCHES", launches), section("FAULTS", faults),
-        section("NODES", [f"{item['nodes']} nodes, {item['ready']} READY, {item['in_flight']} on "
-                          f"their way, ${say.usd(item['spend_usd_hour'])}/h list price"]),
+        section("LAUNCHES", _kept(item)), section("FAULTS", _faults(item)),
+        section("NODES", [_owned(item), f"${say.usd(item['spend_usd_hour'])}/h list price"]),
         section("LISTS", [listed]), section("OFFERS", lines),
-        section("EVENTS", event_lines(item["events"], ctx.now)),
+        section("EVENTS", event_lines(item["events"], ctx.now, name)),
     ]  # fmt: skip
     return item, f"{name}   {item['status_text']}   over {say.dur(window_s)}", sections
+
+
+def _owned(item: Mapping[str, Any]) -> str:
+    return f"{item['nodes']} nodes, {item['ready']} READY, {item['in_flight']} on their way"
+
+
+def _kept(item: Mapping[str, Any]) -> list[str]:
+    """What a provider accepted, and what became of it."""
+    accept, ready = say.percent(item["accept_share"]), say.percent(item["ready_share"])
+    judged = f"{item['became_ready']} of {item['judged']} accepted became READY"
+    return [
+        f"{item['asked']} asked, {item['accepted']} accepted ({accept})",
+        f"{judged} ({ready}{_interval(item)})",
+        ", ".join(f"{k} {v}" for k, v in item["outcomes"].items()),
+        f"boot p50 {say.dur(item['boot_p50_s'])}, p95 {say.dur(item['boot_p95_s'])}",
+    ]
+
+
+def _faults(item: Mapping[str, Any]) -> list[str]:
+    """Fault events against GPU time, and the hours that had critical ones."""
+    counts = ", ".join(
+        f"{item[key]} {word}"
+        for key, word in (("fatal", "critical"), ("warning", "warning"), ("application",) * 2)
+    )
+    rate = say.figure(item["critical_per_gpu_hour"])
+    hours = [
+        f"{h['hour'][:13]}h  {h['critical']} in {h['gpu_hours']:.1f} GPU-hours"
+        for h in item["hours"][-12:] if h["critical"]
+    ]  # fmt: skip
+    total = f"{counts} in {say.figure(item['gpu_hours'])} GPU-hours"
+    return [f"{total}: {rate} critical per GPU-hour", *hours]
 
 
 def _interval(item: Mapping[str, Any]) -> str:
@@ -191,11 +214,10 @@ async def _offer(ctx: Ctx, name: str, window_s: float) -> Page:
     sections = [
         section("WHY", [item["reason_text"] or "nothing rests on it", until]),
         section("POOLS", [", ".join(item["pools"])]),
-        section("NODES", [f"{item['nodes']} nodes, {item['ready']} READY, "
-                          f"{item['in_flight']} on their way"]),
+        section("NODES", [_owned(item)]),
         section("MONEY", [f"${say.usd(item['price_usd_hour'])}/h list price"]),
         section("LAUNCHES", [_launch_line(i) for i in launches]),
-        section("EVENTS", event_lines(item["events"], ctx.now)),
+        section("EVENTS", event_lines(item["events"], ctx.now, name)),
     ]  # fmt: skip
     return item, f"{name}   {item['status_text']}", sections
 
@@ -218,10 +240,10 @@ async def _launch(ctx: Ctx, name: str, _window_s: float) -> Page:
         near = [i["name"] for i in items[:5]]
         raise unknown("launch", name, near, fix="fleetctl get launches -o name")
     item = items[0]
-    lines = [
-        f"{r.id:14} {r.outcome or '…':22} {r.instance_id or '-':20} {r.message}".rstrip()
+    lines = aligned(
+        [r.id, r.outcome or "…", r.instance_id or "-", r.message]
         for r in sorted(rows, key=lambda r: r.id)
-    ]
+    )
     batch = ctx.view.batches.get(item["token"])
     if batch is not None:
         item["attempts"], item["last_error"] = batch.attempts, batch.last_error
@@ -245,20 +267,15 @@ async def _policy(ctx: Ctx, name: str, _window_s: float) -> Page:
     """A policy by ``kind/name`` (or a name that only one kind has), with defaults filled in."""
     kind, _, short = name.rpartition("/")
     rows = [r for r in await ctx.cell.store.run(rows_history.policy_rows) if not r["deleted"]]
-    found = [
-        r for r in rows if r["name"] == short and kind.lower() in ("", str(r["kind"]).lower())
-    ]
+    found = [r for r in rows if r["name"] == short and kind.lower() in ("", str(r["kind"]).lower())]
     names = [f"{r['kind'].lower()}/{r['name']}" for r in rows]
     if len(found) != 1:
         near = [f"{r['kind'].lower()}/{r['name']}" for r in found] or list(nearest(name, names))
         raise unknown("policy", name, near, fix="fleetctl get policies")
     item = rows_history.policy_item(ctx, found[0])
-    import yaml  # noqa: PLC0415 — only for this page
-
     text = yaml.safe_dump(item["document"], sort_keys=False, allow_unicode=True)
     sections = [
-        section("WHO", [f"version {item['version']} applied {_at(item['applied_at'])} by "
-                        f"{item['applied_by']} from {item['source'] or 'the API'}"]),
+        section("WHO", [_applied(item)]),
         section("TEXT", text.splitlines()),
     ]  # fmt: skip
     return item, f"{item['kind']} {item['name']}   version {item['version']}", sections

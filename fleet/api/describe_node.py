@@ -15,8 +15,8 @@ from sqlmodel import Session
 from fleet.api import rows_fleet, rows_history, say
 from fleet.api.ctx import Ctx
 from fleet.api.problems import unknown
-from fleet.api.sections import Section, event_line, section
-from fleet.model import CheckResult, CheckStatus, HealthReport, Node, Reason, State
+from fleet.api.sections import Section, aligned, event_lines, section
+from fleet.model import IN_FLIGHT, CheckResult, CheckStatus, HealthReport, Node, Reason, State
 from fleet.store import queries
 from fleet.store.tables import EventRow, FaultRow, LaunchRow, NodeRow
 from fleet.store.write import to_node
@@ -61,8 +61,7 @@ async def describe_node(ctx: Ctx, name: str, _window_s: float
     item["life"] = _life(node, facts.events, ctx.now)
     item["checks"] = _checks(report)
     item["faults"] = [
-        {k: v for k, v in f.items() if k[0] != "_"}
-        for f in rows_history.fault_items(ctx, facts.faults)
+        {k: v for k, v in f.items() if k[0] != "_"} for f in rows_history.fault_items(facts.faults)
     ]
     item["events"] = [rows_history.event_item(r) for r in facts.events[-10:]]
     item["cost_usd"] = _cost(ctx, node)
@@ -73,7 +72,7 @@ async def describe_node(ctx: Ctx, name: str, _window_s: float
         section("LIFE", [_life_line(item["life"])]),
         section("CHECKS", _check_lines(ctx, node, report)), section("GPUS", _gpus(report)),
         section("MONEY", [_money(item)]), section("WHO", _who(node, facts)),
-        section("EVENTS", [event_line(e, ctx.now) for e in item["events"]]),
+        section("EVENTS", event_lines(item["events"], ctx.now, node.id)),
     ]  # fmt: skip
     return item, _head(ctx, node), sections
 
@@ -151,14 +150,14 @@ def _refill(ctx: Ctx, node: Node) -> list[str]:
         return []
     coming = [
         n for n in ctx.view.pool_nodes(node.pool)
-        if n.state in rows_fleet.IN_FLIGHT and n.created_at >= node.state_since - 1
+        if n.state in IN_FLIGHT and n.created_at >= node.state_since - 1
         and n.id != node.id
     ]  # fmt: skip
-    lines = [
-        f"{n.token[:10]} {say.where(n.offer.provider, n.offer.region, n.offer.zone)}: {n.id} "
-        f"{n.state} for {say.dur(ctx.now - n.state_since)}"
+    lines = aligned(
+        [n.token[:10], say.where(n.offer.provider, n.offer.region, n.offer.zone), n.id,
+         f"{n.state} for {say.dur(ctx.now - n.state_since)}"]
         for n in coming[:3]
-    ]
+    )  # fmt: skip
     last = ctx.daemon.plan.last.get(node.pool)
     if last is not None and last.plan.blocked:
         lines.append(last.plan.blocked)
@@ -170,17 +169,16 @@ def _blame(ctx: Ctx, node: Node, facts: _Facts) -> list[str]:
     """Does it follow the host, the image or the place? Counts of like nodes, not a verdict."""
     if not facts.faults:
         return []
-    live = [n for n in ctx.view.nodes.values() if n.state not in rows_fleet.IN_FLIGHT]
+    live = [n for n in ctx.view.nodes.values() if n.state not in IN_FLIGHT]
     place = [n for n in live if n.offer.provider == node.offer.provider
              and (n.zone or n.offer.zone) == (node.zone or node.offer.zone)]  # fmt: skip
     image = [n for n in live if n.image == node.image]
+
     def ill(nodes: Sequence[Node]) -> int:
         return sum(n.id in facts.ill for n in nodes)
 
-    return [
-        f"same zone: {ill(place)} of {len(place)} had a fatal fault in 7 d; same image "
-        f"{node.image}: {ill(image)} of {len(image)}"
-    ]
+    zone = f"{ill(place)} of {len(place)} in its zone"
+    return [f"fatal faults in 7 d: {zone}, {ill(image)} of {len(image)} with {node.image}"]
 
 
 def _do(node: Node) -> list[str]:
@@ -192,7 +190,7 @@ def _do(node: Node) -> list[str]:
             do.append(f'fleetctl replace {node.id} --reason "…"')
         if node.fault or node.state is State.SUSPECT:
             do.append(f'fleetctl clear {node.id} --reason "…"')
-    elif node.state in rows_fleet.IN_FLIGHT or node.state is State.QUARANTINED:
+    elif node.state in IN_FLIGHT or node.state is State.QUARANTINED:
         do.append(f'fleetctl drain {node.id} --reason "…"')
     return do
 
@@ -215,8 +213,8 @@ def _life_line(life: Sequence[dict[str, Any]]) -> str:
     parts = []
     for step in life:
         ends = step["state"] == "TERMINATED"
-        parts.append(step["state"] if ends else
-                     f"{step['state']} {say.dur(step['for_s'])}{'…' if step['now'] else ''}")  # fmt: skip
+        more = f" {say.dur(step['for_s'])}{'…' if step['now'] else ''}"
+        parts.append(step["state"] + ("" if ends else more))
     return " │ ".join(parts)
 
 
@@ -242,10 +240,8 @@ def _check_lines(ctx: Ctx, node: Node, report: HealthReport | None) -> list[str]
     bad = [c for c in report.checks if c.status in _WORSE]
     lines += [_check(c) for c in bad]
     good = [_check(c) for c in report.checks if c.status is CheckStatus.PASS]
-    width = max((len(g) for g in good), default=0) + 2
-    for i in range(0, len(good), 3):
-        lines.append("".join(g.ljust(width) for g in good[i : i + 3]).rstrip())
-    return lines
+    rows = [good[i : i + 3] for i in range(0, len(good), 3)]
+    return lines + aligned([*row, *[""] * (3 - len(row))] for row in rows)
 
 
 def _check(c: CheckResult) -> str:

@@ -136,9 +136,7 @@ async def _events(ctx: Ctx, q: Query) -> list[dict[str, Any]]:
 
 async def _providers(ctx: Ctx, q: Query) -> list[dict[str, Any]]:
     since = ctx.now - q.window_s
-    launches, health = await ctx.cell.store.run(
-        lambda tx: rows_history.provider_facts(tx, since)
-    )
+    launches, health = await ctx.cell.store.run(lambda tx: rows_history.provider_facts(tx, since))
     names = {*ctx.cell.providers, *launches, *(n.offer.provider for n in ctx.view.all())}
     return [
         rows_history.provider_item(ctx, n, launches.get(n, {}), health.get(n, {}))
@@ -151,7 +149,7 @@ async def _faults(ctx: Ctx, q: Query) -> list[dict[str, Any]]:
     rows = await ctx.cell.store.run(
         lambda tx: queries.faults(tx, node_id=q.node, since=since, limit=10_000)
     )
-    return rows_history.fault_items(ctx, rows)
+    return rows_history.fault_items(rows)
 
 
 async def _policies(ctx: Ctx, _q: Query) -> list[dict[str, Any]]:
@@ -326,7 +324,8 @@ def _order(kind: Kind, sort_by: str) -> Order:
 def _page(kind: Kind, q: Query, items: list[dict[str, Any]], order: Order
           ) -> tuple[list[dict[str, Any]], str]:  # fmt: skip
     """One page and the token of the next. The token names the last item, so that items which
-    come or go in front of it neither repeat nor hide others."""
+    come or go in front of it neither repeat nor hide others.
+    """
     limit = max(1, min(q.limit, LIMIT_MAX))
     if kind.tail and not q.everything and q.after is None and not q.page_token:
         return items[-limit:], ""
@@ -352,4 +351,5 @@ def _start(q: Query, items: list[dict[str, Any]], order: Order) -> int:
         return next((i for i, item in enumerate(items) if last < order(item)), len(items))
     except (ValueError, TypeError, IndexError, KeyError) as error:
         raise Refusal(422, "bad_page_token", "the page token cannot be read",
-                      why=type(error).__name__, fix="ask for the first page again") from None  # fmt: skip
+                      why=type(error).__name__,
+                      fix="ask for the first page again") from None  # fmt: skip

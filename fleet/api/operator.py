@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import FastAPI, Header, Request
 from fastapi import Query as Param
@@ -21,8 +21,10 @@ from fleet.api.describe import describe
 from fleet.api.lists import KINDS, LIMIT, LIMIT_MAX, Kind, Query, answer, check_state
 from fleet.api.peer import actor_of
 from fleet.api.problems import Refusal, install
-from fleet.daemon import Daemon
 from policies.text import text_in
+
+if TYPE_CHECKING:  # the composition root is above us
+    from fleet.daemon import Daemon
 
 WAIT_MAX_S: Final = 60.0
 WAIT_STEP_S: Final = 0.25
@@ -153,6 +155,9 @@ def _moment(text: str, now: float) -> float | None:
     return at
 
 
+_FILTERS: Final = ("pool", "provider", "state", "reason", "node", "actor", "where")
+
+
 def _list_route(app: FastAPI, door: _Door, kind: Kind) -> None:
     async def get(
         request: Request,
@@ -182,9 +187,9 @@ def _list_route(app: FastAPI, door: _Door, kind: Kind) -> None:
 
 
 _LIST_PARAMS: Final = frozenset(
-    "name pool provider state reason node actor where sort_by page_token limit window since "
-    "until after all wait version".split()
-)
+    (*_FILTERS, "name", "sort_by", "page_token", "limit", "window", "since", "until", "after",
+     "all", "wait", "version")
+)  # fmt: skip
 
 
 def _known(request: Request, params: frozenset[str]) -> None:

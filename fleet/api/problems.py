@@ -19,7 +19,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fleet.errors import (
-    Conflict, FleetError, InputError, NotFound, Problem, ProviderError, Stale, StoreError,
+    Conflict,
+    FleetError,
+    InputError,
+    NotFound,
+    Problem,
+    ProviderError,
+    Stale,
+    StoreError,
     StoreFull,
 )  # fmt: skip
 
@@ -34,7 +41,7 @@ TITLES: Final[Mapping[int, str]] = {
 }  # fmt: skip
 
 
-class Refusal(FleetError):
+class Refusal(FleetError):  # noqa: N818 — named for what it is to the person
     """A request that is refused: what (``detail``), why, and what to do (``fix``)."""
 
     def __init__(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import select
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from fleet.api import say
 from fleet.api.ctx import BILLED, Ctx
@@ -26,14 +26,14 @@ def launch_rows(tx: Session, since: float, *, pool: str = "", provider: str = ""
     """Launches requested since a time (or of a token's beginning), newest first, bounded."""
     query = select(LaunchRow)
     if token:
-        query = query.where(LaunchRow.token.startswith(token, autoescape=True))  # type: ignore[attr-defined]
+        query = query.where(col(LaunchRow.token).startswith(token, autoescape=True))
     else:
-        query = query.where(LaunchRow.requested_at >= since)  # type: ignore[arg-type]
+        query = query.where(col(LaunchRow.requested_at) >= since)
     if pool:
-        query = query.where(LaunchRow.pool == pool)  # type: ignore[arg-type]
+        query = query.where(col(LaunchRow.pool) == pool)
     if provider:
-        query = query.where(LaunchRow.provider == provider)  # type: ignore[arg-type]
-    rows = tx.execute(query.order_by(LaunchRow.requested_at.desc()).limit(MOST))  # type: ignore[attr-defined]
+        query = query.where(col(LaunchRow.provider) == provider)
+    rows = tx.execute(query.order_by(col(LaunchRow.requested_at).desc()).limit(MOST))
     return list(rows.scalars())
 
 
@@ -52,10 +52,9 @@ def launch_item(ctx: Ctx, token: str, rows: Sequence[LaunchRow]) -> dict[str, An
     for row in rows:
         key = row.outcome or _open_state(ctx, row)
         counts[key] = counts.get(key, 0) + 1
-    parts = [f"{k} {v}" for k, v in sorted(counts.items(), key=lambda p: (-p[1], p[0]))]
     only = next(iter(counts)) if len(counts) == 1 else ""
     still = any(r.outcome is None for r in rows)
-    text = (only if only else ", ".join(parts)) if not still else f"… {', '.join(counts)}"
+    text = _outcome_text(counts, sum(r.outcome is None for r in rows))
     bad = next((r for r in rows if r.outcome not in (None, "ready")), None)
     slow = max(rows, key=lambda r: (r.ended_at or ctx.now) - r.requested_at)
     why = bad or next((r for r in rows if r.outcome is None), first)
@@ -76,6 +75,15 @@ def launch_item(ctx: Ctx, token: str, rows: Sequence[LaunchRow]) -> dict[str, An
     }  # fmt: skip
 
 
+def _outcome_text(counts: dict[str, int], still: int) -> str:
+    """``ready 3, gate_failed 1``; what is not decided yet has … in front."""
+    parts = []
+    for key, n in sorted(counts.items(), key=lambda p: (-p[1], p[0])):
+        shape = "… " if key.isupper() or key == "open" else ""
+        parts.append(f"{shape}{key}" + (f" {n}" if len(counts) > 1 else ""))
+    return ", ".join(parts) if parts else f"… {still}"
+
+
 def _open_state(ctx: Ctx, row: LaunchRow) -> str:
     node = ctx.view.nodes.get(row.id)
     return str(node.state) if node else "open"
@@ -83,7 +91,7 @@ def _open_state(ctx: Ctx, row: LaunchRow) -> str:
 
 def _why(ctx: Ctx, row: LaunchRow) -> str:
     code = f"{row.code}: " if row.code and row.code not in row.message else ""
-    text = f"{code}{row.message}" or row.reason
+    text = f"{code}{row.message}".strip() or row.reason
     rest = ctx.view.rests.get(
         f"offer:{row.provider}/{row.region}/{row.zone}/{row.instance_type}/{row.market}"
     )
@@ -94,6 +102,7 @@ def _why(ctx: Ctx, row: LaunchRow) -> str:
 
 def _phases(row: LaunchRow, now: float) -> dict[str, float | None]:
     """Seconds of request → running → first report → gate; they sum to the total."""
+
     def span(a: float | None, b: float | None) -> float | None:
         return None if a is None or b is None else round(b - a, 3)
 
@@ -116,7 +125,7 @@ def event_item(row: EventRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fault_items(ctx: Ctx, rows: Sequence[FaultRow]) -> list[dict[str, Any]]:
+def fault_items(rows: Sequence[FaultRow]) -> list[dict[str, Any]]:
     """Fault sightings, open ones first."""
     return [
         {
@@ -181,7 +190,9 @@ def provider_item(ctx: Ctx, name: str, launches: dict[str, Any], health: dict[st
     age = seen.age_s(ctx.now) if seen else None
     status, text, code, why = _status(ctx, name)
     judged, ready = launches.get("judged", 0), launches.get("ready", 0)
-    asked, accepted = launches.get("asked", 0), launches.get("accepted", 0)
+    # What is on its way was accepted too; the rollup counts a launch when it ends.
+    going = sum(n.state in IN_FLIGHT and n.accepted_at is not None for n in nodes)
+    asked, accepted = launches.get("asked", 0) + going, launches.get("accepted", 0) + going
     gpu_h, node_h = health.get("gpu_hours", 0.0), health.get("node_hours", 0.0)
     fatal = health.get("fatal", 0)
     return {

@@ -20,7 +20,8 @@ def task_items(ctx: Ctx) -> list[dict[str, Any]]:
         late = s.late_s(now)
         state = "failing" if s.failures_in_row else "late" if late > 10 * s.period_s else "ok"
         ok_s = None if s.last_ok_at is None else round(now - s.last_ok_at, 1)
-        why = s.last_error or (f"no good pass for {say.dur(late + s.period_s)}" if late > 60 else "")
+        idle = f"no good pass for {say.dur(late + s.period_s)}" if late > 60 else ""
+        why = s.last_error or idle
         items.append({
             "name": name, "state": state,
             "state_text": {"ok": "● ok", "late": "▲ late", "failing": "✗ failing"}[state],

@@ -25,7 +25,7 @@ def rfc3339(at: float | None) -> str | None:
 def from_rfc3339(text: str) -> float | None:
     """Seconds since the epoch of an RFC 3339 time (no zone: UTC), None if it is none."""
     try:
-        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        at = datetime.fromisoformat(text)
     except ValueError:
         return None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
@@ -91,7 +91,7 @@ def figure(value: float | None) -> str:
 
 
 def share(k: int, n: int) -> float | None:
-    """k / n, None for n = 0."""
+    """The share k / n, None for n = 0."""
     return k / n if n else None
 
 

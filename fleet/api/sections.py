@@ -30,15 +30,29 @@ def section(label: str, lines: Iterable[str]) -> Section:
     return Section(label, tuple(" ⏎ ".join(t.splitlines()) for t in lines if t.strip()))
 
 
-def event_lines(events: Sequence[Mapping[str, Any]], now: float) -> list[str]:
-    """Events, oldest first, one line each."""
-    return [event_line(e, now) for e in events]
+def event_lines(events: Sequence[Mapping[str, Any]], now: float, own: str = "") -> list[str]:
+    """Events, oldest first, one line each, aligned; ``own`` is the page's object, not repeated.
+
+    ``12:31:07  READY → DRAINING  fatal_fault  lifecycle  xid_79 …``.
+    """
+    return aligned(
+        [
+            say.clock(say.from_rfc3339(e["at"]), now),
+            "" if e["object"] == own else e["object"],
+            f"{e['src'] or '·'} → {e['dst']}" if e["dst"] else "",
+            e["reason"], e["actor"], e["message"],
+        ]
+        for e in events
+    )  # fmt: skip
 
 
-def event_line(event: Mapping[str, Any], now: float) -> str:
-    """``12:31:07  READY → DRAINING  fatal_fault  lifecycle: xid_79 …``."""
-    at = say.clock(say.from_rfc3339(event["at"]), now)
-    change = f"{event['src'] or '·'} → {event['dst']}  " if event["dst"] else ""
-    who = event["object"] if event["kind"] != "node" else ""
-    text = f": {event['message']}" if event["message"] else ""
-    return f"{at}  {who + '  ' if who else ''}{change}{event['reason']}  {event['actor']}{text}"
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows as lines, columns two spaces apart; a column that is empty in every row is left out."""
+    table = [[str(cell) for cell in row] for row in rows]
+    if not table:
+        return []
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    return [
+        "  ".join(cell.ljust(room) for cell, room in zip(row, widths, strict=True) if room).rstrip()
+        for row in table
+    ]

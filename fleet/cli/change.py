@@ -6,7 +6,6 @@ shown, and carries a key so that sending it twice does it once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from fleet.cli import ask, render
 from fleet.cli.client import quote
 from fleet.cli.fail import CONFLICT, Fail, tell
 from fleet.cli.session import Session, bare_name
-from fleet.cli.text_out import terminal
+from fleet.cli.text_out import json_text, terminal
 
 DESTRUCTIVE = frozenset({"drain", "replace"})
 
@@ -36,7 +35,7 @@ def on_nodes(session: Session, verb: str, names: Sequence[str], *, filters: dict
     plan = session.client.post(f"/v1/actions/{verb}", body)
     todo = [n for n in plan["nodes"] if n["changes"]]
     if plan_only:
-        _show(session, plan, form)
+        _show(plan, form)
         return
     if not todo:
         only = plan["nodes"][0]
@@ -46,16 +45,18 @@ def on_nodes(session: Session, verb: str, names: Sequence[str], *, filters: dict
         lines = [*plan_lines(plan), *_notes(plan)]
         ask.confirm(lines, str(len(todo)), f"{verb} {len(todo)} nodes", yes=yes)
     body = {"reason": reason, "plan": False, "nodes": [n["name"] for n in todo]}
-    key = {"idempotency-key": os.urandom(16).hex()}
+    from fleet.clock import SystemChance  # noqa: PLC0415 — asyncio and uuid, only for changes
+
+    key = {"idempotency-key": SystemChance().token(16)}
     done = session.client.post(f"/v1/actions/{verb}", body, key)
-    _show(session, done, form)
+    _show(done, form)
 
 
-def _show(session: Session, result: dict[str, Any], form: str) -> None:
+def _show(result: dict[str, Any], form: str) -> None:
     if form == "json":
-        render.out([render.json_text(result, indent=2)])
+        render.out([json_text(result, indent=2)])
     elif form == "jsonl":
-        render.out(render.json_text(n) for n in result["nodes"])
+        render.out(json_text(n) for n in result["nodes"])
     elif form == "yaml":
         render.out(render.yaml_lines(result))
     elif form == "name":
@@ -88,11 +89,11 @@ def _notes(result: dict[str, Any]) -> list[str]:
 
 
 def cord(session: Session, verb: str, reason: str, form: str) -> None:
-    """freeze or unfreeze."""
+    """Pull the stop cord, or let go of it."""
     reason = ask.reason(reason, verb, destructive=False, yes=True)
     result = session.client.post(f"/v1/{verb}", {"reason": reason})
     if form == "json":
-        render.out([render.json_text(result, indent=2)])
+        render.out([json_text(result, indent=2)])
     elif verb == "freeze":
         render.out([f"frozen: {terminal(result['frozen'])}"])
         tell(["nothing is launched, moved, drained or ended until: fleetctl unfreeze"])
@@ -111,7 +112,7 @@ def delete_pool(session: Session, name: str, reason: str, *, yes: bool, form: st
                 yes=yes)  # fmt: skip
     result = session.client.post(route, {"reason": reason})
     if form == "json":
-        render.out([render.json_text(result, indent=2)])
+        render.out([json_text(result, indent=2)])
         return
     render.out([f"pool/{terminal(name)} deleted: {terminal(result['effect'])}"])
     if result["held_back"]:

@@ -113,7 +113,8 @@ def _parse(raw: bytes) -> tuple[int, dict[str, Any]]:
             raise ValueError
     except (ValueError, IndexError, RecursionError):
         raise Fail(UNREACHABLE, "what answers at the socket is not fleetd's API",
-                   why=f"{len(raw)} bytes that are no answer", name="bad_answer") from None  # fmt: skip
+                   why=f"{len(raw)} bytes that are no answer",
+                   name="bad_answer") from None  # fmt: skip
     return status, payload
 
 

@@ -71,9 +71,7 @@ def change_lines(changes: Sequence[dict[str, Any]]) -> list[str]:
         if c["pointer"]:
             effect = f"   ⇒ {c['effect']}" if c["effect"] else ""
             field = c["pointer"].removeprefix("/spec/").replace("/", ".")
-            found.append(
-                terminal(f"    {field}: {_short(c['old'])} → {_short(c['new'])}{effect}")
-            )
+            found.append(terminal(f"    {field}: {_short(c['old'])} → {_short(c['new'])}{effect}"))
     return found
 
 

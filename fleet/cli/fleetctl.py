@@ -15,13 +15,22 @@ import typer
 
 from fleet.cli import render
 from fleet.cli.fail import (
-    CODES, DIFFERS, FAILED, INTERRUPTED, USAGE, Fail, show, tell,
+    CODES,
+    DIFFERS,
+    FAILED,
+    INTERRUPTED,
+    USAGE,
+    Fail,
+    show,
+    tell,
 )  # fmt: skip
 from fleet.cli.quick import QuickCommand, QuickGroup
 from fleet.cli.session import Session, split
+from fleet.cli.text_out import json_text
 
 app = typer.Typer(
-    name="fleetctl", cls=QuickGroup, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
+    name="fleetctl", cls=QuickGroup, rich_markup_mode=None, pretty_exceptions_enable=False,
+    add_completion=False,
     no_args_is_help=True, help="Look at and steer a fleetd fleet.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
@@ -190,7 +199,7 @@ def delete(
     change.delete_pool(_session(ctx, output), names[0], reason, yes=yes, form=output)
 
 
-def _verb(name: str, text: str, *, destructive: bool = False) -> None:
+def _verb(name: str, text: str) -> None:
     def run(
         ctx: typer.Context, nodes: Nodes = None, where: Where = "", pool: Pool = "",
         provider: Provider = "", state: State = "", reason: Reason = "", yes: Yes = False,
@@ -205,14 +214,13 @@ def _verb(name: str, text: str, *, destructive: bool = False) -> None:
 
     run.__doc__ = text
     run.__name__ = name
-    _ = destructive
     app.command(name, cls=QuickCommand)(run)
 
 
 _verb("cordon", "Nodes take no new slot; what they serve goes on.")
 _verb("uncordon", "Take a cordon back, and a replace that still waits.")
-_verb("drain", "Nodes leave: slot to a spare, drain, terminate.", destructive=True)
-_verb("replace", "Nodes leave once a spare is READY for them.", destructive=True)
+_verb("drain", "Nodes leave: slot to a spare, drain, terminate.")
+_verb("replace", "Nodes leave once a spare is READY for them.")
 _verb("clear", "Forget the faults of nodes until they are seen again.")
 
 
@@ -255,7 +263,7 @@ def help_(
         render.out(f"{code:>4}  {text}" for code, text in CODES.items())
         return
     parent = ctx.parent
-    assert parent is not None  # noqa: S101 — a command always has the root above it
+    assert parent is not None
     found = parent.command.get_command(parent, topic) if topic else parent.command  # type: ignore[attr-defined]
     if found is None:
         raise Fail(USAGE, f"no command or topic {topic!r}", fix="fleetctl help", name="usage")
@@ -274,7 +282,7 @@ def version(ctx: typer.Context, output: Form = "table") -> None:
         found = installed("fleetd")
     except PackageNotFoundError:
         found = "0+source"
-    render.out([render.json_text({"fleetctl": found}) if output == "json" else found])
+    render.out([json_text({"fleetctl": found}) if output == "json" else found])
 
 
 @app.command(cls=QuickCommand)
@@ -284,7 +292,7 @@ def completion(
     """A completion script for a shell; it holds its words and starts nothing."""
     from fleet.cli.complete import script  # noqa: PLC0415
 
-    assert ctx.parent is not None  # noqa: S101
+    assert ctx.parent is not None
     render.out([script(shell, ctx.parent.command)])
 
 
@@ -333,7 +341,7 @@ def run(argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         tell(["", "stopped; fleetd goes on with what it was asked"])
         return INTERRUPTED
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 — the last resort: no stack trace for people
         return _other(error, args, as_json=as_json)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from fleet.cli import render
 from fleet.cli.fail import NOT_FOUND, USAGE, Fail, tell
 from fleet.cli.session import KINDS, Session, kind_of, split
-from fleet.cli.text_out import terminal
+from fleet.cli.text_out import json_text, terminal
 
 PAGE = 1000
 
@@ -105,7 +105,8 @@ def show(session: Session, ask: Ask) -> None:
 def summary(ask: Ask, answer: dict[str, Any]) -> None:
     """``5 of 2,412 nodes (pool=train) as of 12:41:07; oci list 41s old``, on stderr."""
     count, total = answer["count"], answer["total"]
-    noun = ask.kind if total != 1 or ask.kind == "plan" else KINDS[ask.kind][0]
+    many = "offers planned with" if ask.kind == "plan" else ask.kind
+    noun = many if total != 1 else KINDS[ask.kind][0]
     said = f" ({terminal(ask.said)})" if ask.said else ""
     if ask.form not in ("table", "wide"):
         if count < total:
@@ -167,9 +168,9 @@ def describe(session: Session, words: Sequence[str], form: str, window: str) -> 
 def _page(answer: dict[str, Any], form: str, session: Session, *, first: bool) -> list[str]:
     facts = {k: v for k, v in answer.items() if k not in ("sections", "head")}
     if form == "json":
-        return [render.json_text(facts, indent=2)]
+        return [json_text(facts, indent=2)]
     if form == "jsonl":
-        return [render.json_text(facts)]
+        return [json_text(facts)]
     if form == "yaml":
         return ([] if first else ["---"]) + render.yaml_lines(facts)
     if form == "name":

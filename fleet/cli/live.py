@@ -7,14 +7,14 @@ was found; Ctrl-C ends the watching and nothing else.
 from __future__ import annotations
 
 import sys
-from time import monotonic, sleep
+from time import monotonic, sleep  # noqa: TID251 — a person watches in real time
 from typing import Any, Final
 
 from fleet.cli import render
 from fleet.cli.fail import Fail, tell
 from fleet.cli.listing import Ask, fetch, summary
 from fleet.cli.session import Session
-from fleet.cli.text_out import terminal
+from fleet.cli.text_out import json_text, terminal
 
 WAIT_S: Final = 2.0
 LEAST_S: Final = 0.3
@@ -93,14 +93,14 @@ def _changes(ask: Ask, answer: dict[str, Any], before: dict[str, Any]) -> dict[s
         if before.get(name) == now[name]:
             continue
         if ask.form in ("json", "jsonl"):
-            texts.append(render.json_text({k: v for k, v in item.items() if k != "cells"}))
+            texts.append(json_text({k: v for k, v in item.items() if k != "cells"}))
             continue
         was = f"{before[name][0]} → " if name in before and before[name][0] != state else ""
         why = item.get("reason_text") or item.get("message") or item.get("reason") or ""
         texts.append(terminal(f"{at}  {name}  {was}{state}  {why}".rstrip()))
     for name in before.keys() - now.keys():
         if ask.form in ("json", "jsonl"):
-            texts.append(render.json_text({"name": name, "gone": True, "at": answer["as_of"]}))
+            texts.append(json_text({"name": name, "gone": True, "at": answer["as_of"]}))
         else:
             texts.append(terminal(f"{at}  {name}  gone"))
     render.out(texts)
@@ -143,6 +143,4 @@ def follow(session: Session, ask: Ask) -> None:
 
 def _print_events(session: Session, ask: Ask, answer: dict[str, Any], *, headers: bool) -> None:
     form = "jsonl" if ask.form == "json" else ask.form
-    render.out(
-        render.payload(answer, form, names=ask.columns, headers=headers, how=session.look())
-    )
+    render.out(render.payload(answer, form, names=ask.columns, headers=headers, how=session.look()))

@@ -6,14 +6,14 @@ at once with exit 5; ``--timeout`` bounds every case with exit 6.
 
 from __future__ import annotations
 
-from time import monotonic, sleep
+from time import monotonic, sleep  # noqa: TID251 — a person waits in real time
 from typing import Any, Final
 
 from fleet.cli import render
 from fleet.cli.client import quote
 from fleet.cli.fail import BAD, UNDECIDED, USAGE, Fail, tell
 from fleet.cli.session import KINDS, Session, split
-from fleet.cli.text_out import terminal
+from fleet.cli.text_out import json_text, terminal
 
 STEP_S: Final = 1.0
 _NEVER: Final = ("TERMINATED", "TERMINATING", "QUARANTINED", "DRAINING")
@@ -44,7 +44,7 @@ def wait(session: Session, target: str, until: str, timeout: str, *, form: str) 
         done, now = look(session, kind, names[0], until)
         if done:
             tell([f"{target}: {now}"]) if form == "table" else render.out(
-                [render.json_text({"target": target, "for": until, "now": now})]
+                [json_text({"target": target, "for": until, "now": now})]
             )
             return
         if now != said:
