@@ -22,7 +22,7 @@ import structlog
 
 from fleet import opening, sdnotify
 from fleet.api.asgi import AgentApp, App, MetricsApp, OperatorApp
-from fleet.api.metrics import Calls, Exposition, Meter
+from fleet.api.metrics import Exposition, Meter
 from fleet.api.serve import Listener, bind_tcp, bind_unix, load_chain, tls_context
 from fleet.clock import LoopClock, ScaledLoop, SeededChance, SystemChance, monotonic_usec
 from fleet.config import Settings
@@ -213,13 +213,12 @@ class Process:
                 listener.tick(clock.now())
 
 
-def run(settings: Settings, path: Path | None = None) -> int:
+def run(settings: Settings, store: Store, path: Path | None = None) -> int:
     """Run fleetd until it is told to stop; the exit code (see the constants above).
 
-    ``path`` is the configuration file for reloads. Raises FleetError when it cannot start.
+    ``store`` is open and locked (``opening.store``) and is closed here; ``path`` is the configuration file for reloads. Raises FleetError when it cannot start.
     The caller ends the process with ``os._exit``: a hung SDK thread must not keep it.
     """
-    store = opening.store(settings)
     loop = new_loop()
     asyncio.set_event_loop(loop)
     process = Process(settings, store, path)
@@ -280,5 +279,3 @@ def _host(url: str) -> str:
 
     return (urlsplit(url).hostname or "").lower()
 
-
-__all__ = ["Calls", "Process", "new_loop", "run"]

@@ -182,9 +182,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._doorman.refused(why)
         if self.transport.is_closing():
             return
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self.streaming:
             self.transport.abort()  # another answer is on its way: nothing may be mixed into it
             return
+        self._tell_gone()
         body = why.encode()
         phrase = HTTPStatus(status).phrase
         self.transport.write(
@@ -206,10 +207,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def hang_up(self) -> None:
         """Tell the application that its client is gone, so that streams end."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        if self._tell_gone():
             self.transport.close()
+
+    def _tell_gone(self) -> bool:
+        if self.cycle is None or self.cycle.response_complete:
+            return False
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        return True
 
     def _begin(self) -> None:
         self._phase, self._bytes, self._count = Phase.HEAD, 0, 0

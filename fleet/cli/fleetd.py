@@ -120,9 +120,10 @@ def run(config: Config = CONFIG_PATH) -> None:
         os.umask(0o077)
         settings = opening.configuration(config)
         logs.configure(settings.log)
+        store = opening.store(settings)  # the lock first: a second daemon is told so at once
         from fleet import process
 
-        return process.run(settings, config)
+        return process.run(settings, store, config)
 
     _guarded(work)
 
