@@ -81,7 +81,7 @@ class View:
         self.changed.add(node.id)
         old = self.nodes.get(node.id)
         if old is not None and old.instance_id != node.instance_id:
-            self.by_instance.pop((old.offer.provider, old.instance_id), None)
+            self._unbind(old)
         if node.state is State.TERMINATED:
             self._drop(node)
             return
@@ -98,7 +98,13 @@ class View:
         siblings.discard(node.id)
         if not siblings:
             self.by_token.pop(node.token, None)
-        self.by_instance.pop((node.offer.provider, node.instance_id), None)
+        self._unbind(node)
+
+    def _unbind(self, node: Node) -> None:
+        """Forget a node's instance, unless another node has taken it over meanwhile."""
+        key = (node.offer.provider, node.instance_id)
+        if self.by_instance.get(key) == node.id:
+            del self.by_instance[key]
 
     def _slots(self, tx: Session, since: int) -> None:
         rows = list(tx.execute(select(SlotRow).where(col(SlotRow.seq) > since)).scalars())

@@ -206,13 +206,19 @@ def set_slot(tx: Session, slot: str, node_id: str | None, *, now: float, moved: 
 
 
 def add_slots(tx: Session, pool: str, slots: list[str], *, now: float) -> None:
-    """Create empty slots of a pool."""
+    """Create empty slots of a pool. A slot that was removed before kept its row (so that readers
+    can follow) and is taken into use again; one of another pool is a StoreError."""
     seq = next_seq(tx)
-    tx.execute(
-        insert(SlotRow),
-        [{"slot": s, "pool": pool, "node_id": None, "since": now, "seq": seq, "moves": 0}
-         for s in slots],
-    )  # fmt: skip
+    new = []
+    for slot in slots:
+        values = {"pool": pool, "node_id": None, "since": now, "seq": seq, "moves": 0}
+        again = tx.execute(
+            update(SlotRow).where(col(SlotRow.slot) == slot, col(SlotRow.pool) == "").values(values)
+        )
+        if hits(again) == 0:
+            new.append({"slot": slot, **values})
+    if new:
+        tx.execute(insert(SlotRow), new)
 
 
 def post(tx: Session, *, pool: str, urls: list[str], topic: str, body: JSON, now: float) -> None:

