@@ -53,7 +53,8 @@ class Listener:
         self._state = ServerState()
         self._tls = tls
         self._server: asyncio.Server | None = None
-        self._stat = os.stat(sock.getsockname()) if sock.family == socket.AF_UNIX else None
+        self._path = str(sock.getsockname()) if sock.family == socket.AF_UNIX else ""
+        self._stat = os.stat(self._path) if self._path else None
 
     @property
     def port(self) -> int:
@@ -123,11 +124,10 @@ class Listener:
         """Remove the socket's file unless somebody else has put theirs there."""
         if self._stat is None:
             return
-        path = self._sock.getsockname()
         with suppress(OSError):
-            now = os.stat(path)
+            now = os.stat(self._path)
             if (now.st_dev, now.st_ino) == (self._stat.st_dev, self._stat.st_ino):
-                os.unlink(path)
+                os.unlink(self._path)
 
 
 def bind_tcp(host: str, port: int, what: str) -> socket.socket:

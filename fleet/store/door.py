@@ -65,7 +65,7 @@ class Store:
 
     def call(self, fn: Callable[[Session], T]) -> T:
         """``run`` for code without an event loop (commands, tests)."""
-        with _mapped(), Session(self.engine, expire_on_commit=False) as tx:
+        with mapped(), Session(self.engine, expire_on_commit=False) as tx:
             result = fn(tx)
             tx.commit()
             return result
@@ -168,7 +168,8 @@ def _begin(connection: Any) -> None:
 
 
 @contextmanager
-def _mapped() -> Iterator[None]:
+def mapped() -> Iterator[None]:
+    """Whatever the driver raises inside leaves as our error tree."""
     try:
         yield
     except DBAPIError as error:

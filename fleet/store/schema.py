@@ -17,7 +17,7 @@ from alembic.script import ScriptDirectory
 from sqlmodel import Session
 
 from fleet.errors import Conflict
-from fleet.store.door import Store
+from fleet.store.door import Store, mapped
 from fleet.store.tables import MetaRow
 
 HERE: Final = Path(__file__).parent / "migrations"
@@ -40,14 +40,16 @@ def head() -> str:
 
 def revision(store: Store) -> str:
     """The revision of the database, "" if it has no tables."""
-    with store.engine.connect() as connection:
-        return MigrationContext.configure(connection).get_current_revision() or ""
+    return store.call(
+        lambda tx: MigrationContext.configure(tx.connection()).get_current_revision() or ""
+    )
 
 
 def upgrade(store: Store) -> tuple[str, str]:
     """Bring the database to ``head``; (from, to)."""
     before = revision(store)
-    command.upgrade(_config(store), "head")
+    with mapped():
+        command.upgrade(_config(store), "head")
 
     def fn(tx: Session) -> None:
         for name, value in FIRST_META.items():

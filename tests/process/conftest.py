@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fleetds import Fleetd  # noqa: E402
+from zygote import Zygote  # noqa: E402
 
 
 @pytest.fixture
@@ -24,9 +25,17 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """Where quick processes come from."""
+    made = Zygote()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def fleetd(folder: Path) -> Iterator[Fleetd]:
+def fleetd(folder: Path, zygote: Zygote) -> Iterator[Fleetd]:
     """A cell without providers."""
-    made = Fleetd(folder)
+    made = Fleetd(folder, zygote)
     yield made
     made.close()
