@@ -35,6 +35,9 @@ NEWER = ("python3.11", "python3.12", "python3.13", "python3.14")
 TAIL_LINES = 25
 """How much of a failed command's output is shown."""
 
+# wheels only: a source package would run its own code before anybody looked at it
+FROM_LOCK = ("--no-deps", "--require-hashes", "--only-binary", ":all:")
+
 # pip's word for where packages come from, and uv's
 SAME_SETTING = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -135,16 +138,12 @@ def find_python() -> None:
 
 def make_venv() -> None:
     """Create .venv with pip in it, by the first of the ways that works here."""
-    if works(PYTHON, "import pip"):
+    if works(PYTHON, "from pip import main"):
         return
     if VENV.exists():
         say("the .venv here is broken or half built: making a new one")
         shutil.rmtree(VENV)
-    if works(sys.executable, "import ensurepip"):
-        say("creating .venv")
-        must("create .venv", [sys.executable, "-m", "venv", str(VENV)])
-        return
-    if venv_by_system_pip() or venv_by_apt():
+    if venv_by_itself() or venv_by_system_pip() or venv_by_apt():
         return
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     message = (
@@ -162,9 +161,22 @@ def works(python: str | Path, statement: str) -> bool:
         return False
 
 
+def venv_by_itself() -> bool:
+    """The usual way: venv and ensurepip come with this Python."""
+    if not works(sys.executable, "import venv; from ensurepip import version"):
+        return False
+    say("creating .venv")
+    done = call([sys.executable, "-m", "venv", str(VENV)])
+    if done.returncode == 0:
+        return True
+    say(f"that did not work:\n{tail(done)}")
+    shutil.rmtree(VENV, ignore_errors=True)
+    return False
+
+
 def venv_by_system_pip() -> bool:
     """Debian without python3-venv but with python3-pip: an empty venv, filled from outside."""
-    if not works(sys.executable, "import pip, venv"):
+    if not works(sys.executable, "import venv; from pip import main"):
         return False
     say("creating .venv without ensurepip, by the system's pip")
     must("create .venv", [sys.executable, "-m", "venv", "--without-pip", str(VENV)])
@@ -190,12 +202,10 @@ def venv_by_apt() -> bool:
     done = call([*install, f"python{version}-venv"], env=env)
     if done.returncode != 0:
         done = call([*install, "python3-venv"], env=env)
-    if done.returncode != 0 or not works(sys.executable, "import ensurepip"):
-        say(f"apt-get did not bring ensurepip:\n{tail(done)}")
+    if done.returncode != 0:
+        say(f"apt-get could not install it:\n{tail(done)}")
         return False
-    say("creating .venv")
-    must("create .venv", [sys.executable, "-m", "venv", str(VENV)])
-    return True
+    return venv_by_itself()
 
 
 def uv_environment(*, extras: bool = True) -> dict[str, str]:
@@ -243,7 +253,7 @@ def install_uv() -> bool:
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as only_uv:
         only_uv.write(lines + "\n")
         only_uv.flush()
-        done = pip_install("--no-deps", "--require-hashes", "-r", only_uv.name)
+        done = pip_install(*FROM_LOCK, "-r", only_uv.name)
     if done.returncode != 0:
         say(f"no uv for this machine, pip will do its work:\n{tail(done)}")
     return done.returncode == 0
@@ -259,13 +269,13 @@ def install_lock(*, with_uv: bool) -> None:
     """Install every package of the lock by hash: uv if it can, else pip (ten times slower)."""
     if with_uv:
         say(f"installing the packages of {LOCK.name}")
-        uv = [str(UV), "pip", "install", "--python", str(PYTHON), "--require-hashes"]
-        done = call([*uv, "--no-deps", "-r", str(LOCK)], env=uv_environment())
+        uv = [str(UV), "pip", "install", "--python", str(PYTHON)]
+        done = call([*uv, *FROM_LOCK, "-r", str(LOCK)], env=uv_environment())
         if done.returncode == 0:
             return
         say(f"uv could not install them, trying pip:\n{tail(done)}")
     say(f"installing the packages of {LOCK.name} with pip (this takes minutes)")
-    done = pip_install("--no-deps", "--require-hashes", "-r", str(LOCK))
+    done = pip_install(*FROM_LOCK, "-r", str(LOCK))
     if done.returncode != 0:
         message = (
             f"the packages of {LOCK.name} cannot be installed. pip takes its index, proxy and\n"
