@@ -123,7 +123,7 @@ def add_fault(
             col(FaultRow.node_id) == node.id, col(FaultRow.boot_id) == boot_id,
             col(FaultRow.code) == fault.code, col(FaultRow.gpu) == gpu,
         )
-        .values(n=col(FaultRow.n) + 1, last_at=now)
+        .values(n=col(FaultRow.n) + 1, last_at=now, cleared_at=None)  # it is back: open again
     )  # fmt: skip
     if hits(hit):
         return False

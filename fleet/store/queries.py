@@ -5,6 +5,7 @@ Invariant: read only; every list is bounded; a ratio is never returned without i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +30,8 @@ def percentile(values: Sequence[float], q: float) -> float | None:
     if not values:
         return None
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, round(q * len(ordered)) - 1))]
+    rank = math.ceil(q * len(ordered) - 1e-9)  # rounding half to even would be one too low
+    return ordered[min(len(ordered), max(1, rank)) - 1]
 
 
 def phase_p99(

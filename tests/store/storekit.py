@@ -54,7 +54,8 @@ def node(i: int | str, state: State = State.REQUESTED, **changes: Any) -> Node:
 def put(store: Store, *nodes: Node) -> list[Node]:
     """Create ``nodes``; they come back as the store has them."""
     store.call(lambda tx: write.create(tx, list(nodes), actor=ME))
-    return [seen(store).nodes[n.id] for n in nodes]
+    view = seen(store)
+    return [view.nodes[n.id] for n in nodes]
 
 
 def seen(store: Store) -> View:

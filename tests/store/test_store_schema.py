@@ -8,12 +8,12 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
+from storekit import node, put, seen
 
 from fleet.errors import Conflict
 from fleet.store import schema
 from fleet.store.door import Store
 from fleet.store.tables import Base
-from storekit import node, put, seen
 
 
 def test_upgrade_from_empty_equals_the_tables(empty: Store) -> None:

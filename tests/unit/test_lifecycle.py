@@ -29,9 +29,7 @@ from policies.schema.pool import Deadlines
 
 S = State
 T0 = 1_800_000_000.0
-OFFER = Offer(
-    "aws", "us-east-1", "us-east-1a", "p5.48xlarge", Market.ON_DEMAND, "H100", 8, 55.0
-)
+OFFER = Offer("aws", "us-east-1", "us-east-1a", "p5.48xlarge", Market.ON_DEMAND, "H100", 8, 55.0)
 R = Rules()
 
 #: design.md section 2, transcribed: the chain, the way back, and what its sentences add.
@@ -64,9 +62,7 @@ def node(state: State, **changes: Any) -> Node:
     return replace(base, **changes)
 
 
-def instance(
-    phase: Phase, *, preempted: bool = False, died: Outcome | None = None
-) -> Instance:
+def instance(phase: Phase, *, preempted: bool = False, died: Outcome | None = None) -> Instance:
     return Instance(
         InstanceRef("aws", "us-east-1", "us-east-1a", "i-1"), phase, "b-1",
         preempted=preempted, died=died,
@@ -105,7 +101,9 @@ facts_st = st.builds(
 )
 seconds_st = st.floats(1.0, 100_000.0)
 rules_st = st.builds(
-    lambda silent_s, more_s, **kw: Rules(silent_s=silent_s, replace_silent_s=silent_s + more_s, **kw),
+    lambda silent_s, more_s, **kw: Rules(
+        silent_s=silent_s, replace_silent_s=silent_s + more_s, **kw
+    ),
     silent_s=st.floats(1.0, 1000.0), more_s=seconds_st, request_s=seconds_st, launch_s=seconds_st,
     boot_s=seconds_st, gate_s=seconds_st, warning_persist_s=seconds_st, drain_s=seconds_st,
     quarantine_s=seconds_st, terminate_alarm_s=seconds_st, good_reports=st.integers(1, 3),
@@ -197,18 +195,14 @@ def test_a_step_is_within_next_and_closes_a_launch_at_most_once(
     judge: bool,
     silence: bool,
 ) -> None:
-    step = advance(
-        node(state, wish=wish), facts, T0 + ahead, rules, Allowed(judge, silence)
-    )
+    step = advance(node(state, wish=wish), facts, T0 + ahead, rules, Allowed(judge, silence))
     if step is None:
         return
     assert step.to in NEXT[state]
     early = state in (S.LAUNCHING, S.BOOTING, S.CHECKING)
     ends_launch = early and step.to in (S.READY, S.QUARANTINED, S.TERMINATING)
     assert (step.outcome is not None) == ends_launch, "exactly one outcome per launch"
-    assert (step.outcome is Outcome.READY) == (
-        state is S.CHECKING and step.to is S.READY
-    )
+    assert (step.outcome is Outcome.READY) == (state is S.CHECKING and step.to is S.READY)
     assert not step.budget or state in (S.READY, S.SUSPECT)
 
 
@@ -249,9 +243,7 @@ def test_suspect_ends_whatever_the_node_does(data: st.DataObject, rules: Rules) 
     now = last = T0
     good = 0
     while now < until + rules.silent_s + 1:
-        now += data.draw(
-            st.floats(rules.replace_silent_s / 40, rules.replace_silent_s / 3)
-        )
+        now += data.draw(st.floats(rules.replace_silent_s / 40, rules.replace_silent_s / 3))
         warned = data.draw(st.booleans())
         if data.draw(st.booleans()):
             last, good = now, 0 if warned else good + 1
@@ -263,10 +255,7 @@ def test_suspect_ends_whatever_the_node_does(data: st.DataObject, rules: Rules) 
             return
     # Nothing new arrives after this: by then it must be decided.
     facts = Facts(last_report_at=last, good_reports=good)
-    assert (
-        advance(subject, facts, max(now, last + rules.silent_s + 0.001), rules)
-        is not None
-    )
+    assert advance(subject, facts, max(now, last + rules.silent_s + 0.001), rules) is not None
 
 
 def test_alternating_silence_and_warning_is_replaced_in_time() -> None:
@@ -290,9 +279,7 @@ def test_alternating_silence_and_warning_is_replaced_in_time() -> None:
     assert left_at <= T0 + R.replace_silent_s + 60
 
 
-def test_one_good_report_between_silences_does_not_keep_a_node_suspect_for_ever() -> (
-    None
-):
+def test_one_good_report_between_silences_does_not_keep_a_node_suspect_for_ever() -> None:
     subject = node(S.SUSPECT, reason=Reason.AGENT_SILENT)
     late = T0 + 3 * R.replace_silent_s
     facts = Facts(last_report_at=late - 500, good_reports=1)
@@ -325,9 +312,7 @@ def test_without_judgement_only_words_of_cloud_and_people_move_a_serving_node(
     state: State, facts: Facts, rules: Rules, ahead: float
 ) -> None:
     """PC-178, PC-121, PC-141: start-up grace and a cut-off daemon judge nobody."""
-    step = advance(
-        node(state), facts, T0 + ahead, rules, Allowed(judge=False, silence=False)
-    )
+    step = advance(node(state), facts, T0 + ahead, rules, Allowed(judge=False, silence=False))
     if step is None:
         return
     told = facts.notice or facts.listed is Listed.MISSING
@@ -387,9 +372,7 @@ def test_launching_becomes_booting_when_the_cloud_says_running() -> None:
 def test_launch_timeout_says_whether_the_cloud_ever_accepted(
     instance_id: str, reason: Reason, outcome: Outcome
 ) -> None:
-    step = advance(
-        node(S.LAUNCHING, instance_id=instance_id), Facts(), T0 + R.launch_s, R
-    )
+    step = advance(node(S.LAUNCHING, instance_id=instance_id), Facts(), T0 + R.launch_s, R)
     assert step is not None
     assert (step.to, step.reason, step.outcome) == (S.TERMINATING, reason, outcome)
 
@@ -469,9 +452,7 @@ def test_preemption_seen_before_the_machine_is_gone_is_not_the_images_fault(
 @pytest.mark.parametrize("state", [S.LAUNCHING, S.BOOTING, S.CHECKING])
 def test_a_spot_notice_during_boot_is_a_preemption(state: State) -> None:
     """PC-036."""
-    facts = Facts(
-        instance(Phase.PENDING), Listed.PRESENT, gate=BAD, notice="spot: 2 minutes"
-    )
+    facts = Facts(instance(Phase.PENDING), Listed.PRESENT, gate=BAD, notice="spot: 2 minutes")
     step = advance(node(state), facts, T0 + 10_000, R)
     assert step is not None
     assert (step.to, step.outcome) == (S.TERMINATING, Outcome.PREEMPTED)
@@ -483,9 +464,7 @@ def test_a_spot_notice_during_boot_is_a_preemption(state: State) -> None:
     (Facts(listed=Listed.MISSING), Reason.EXTERNALLY_TERMINATED),
     (Facts(instance(Phase.STOPPED, preempted=True)), Reason.PREEMPTED),
 ])  # fmt: skip
-def test_a_machine_that_ended_outside_our_will(
-    state: State, facts: Facts, reason: Reason
-) -> None:
+def test_a_machine_that_ended_outside_our_will(state: State, facts: Facts, reason: Reason) -> None:
     """PC-023: detected and named; the launch's outcome (READY) stands."""
     step = advance(node(state), facts, T0 + 1, R)
     assert step is not None
@@ -505,9 +484,7 @@ def test_a_machine_that_ended_outside_our_will(
     (BAD, False, S.TERMINATING, Outcome.GATE_FAILED),
     (BAD, True, S.QUARANTINED, Outcome.GATE_FAILED),
 ])  # fmt: skip
-def test_the_gates_verdict_decides(
-    gate: Verdict, free: bool, to: State, outcome: Outcome
-) -> None:
+def test_the_gates_verdict_decides(gate: Verdict, free: bool, to: State, outcome: Outcome) -> None:
     step = advance(node(S.CHECKING), Facts(gate=gate, quarantine_free=free), T0 + 1, R)
     assert step is not None
     assert (step.to, step.outcome) == (to, outcome)
@@ -529,9 +506,7 @@ def test_a_failed_gate_names_rule_source_and_evidence() -> None:
 # -- health of serving nodes ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("silent", "to"), [(89, None), (90, S.SUSPECT), (5000, S.SUSPECT)]
-)
+@pytest.mark.parametrize(("silent", "to"), [(89, None), (90, S.SUSPECT), (5000, S.SUSPECT)])
 def test_ready_and_silent(silent: float, to: State | None) -> None:
     """PC-009; one step at a time, also after a long blackout."""
     step = advance(node(S.READY), Facts(last_report_at=T0 - silent), T0, R)
@@ -564,9 +539,7 @@ def test_a_suspect_that_speaks_again_returns() -> None:
 
 def test_a_warning_must_persist() -> None:
     """PC-147: warnings do not replace, and do not even suspect at once."""
-    facts = Facts(
-        last_report_at=T0 + R.warning_persist_s - 1, warning=ROWREMAP, warning_since=T0
-    )
+    facts = Facts(last_report_at=T0 + R.warning_persist_s - 1, warning=ROWREMAP, warning_since=T0)
     assert advance(node(S.READY), facts, T0 + R.warning_persist_s - 1, R) is None
     step = advance(node(S.READY), facts, T0 + R.warning_persist_s, R)
     assert step is not None
@@ -627,9 +600,7 @@ def test_a_reboot_makes_suspect_and_only_a_passed_gate_makes_ready() -> None:
     ("drain", Reason.CANCELLED), ("replace", Reason.CANCELLED),
     ("surplus", Reason.SURPLUS), ("pool_deleted", Reason.POOL_DELETED),
 ])  # fmt: skip
-def test_a_wish_cancels_what_does_not_serve_yet(
-    state: State, wish: str, reason: Reason
-) -> None:
+def test_a_wish_cancels_what_does_not_serve_yet(state: State, wish: str, reason: Reason) -> None:
     """PC-140: honoured at each step."""
     step = advance(node(state, wish=wish, wish_reason="because"), Facts(), T0 + 1, R)
     assert step is not None
@@ -695,9 +666,7 @@ def test_draining_ends_when_drained_when_it_never_served_or_when_time_is_up(
     (Reason.WARNING_PERSISTS, True, S.QUARANTINED), (Reason.SURPLUS, True, S.TERMINATING),
     (Reason.OPERATOR_DRAIN, True, S.TERMINATING), (Reason.SPOT_NOTICE, True, S.TERMINATING),
 ])  # fmt: skip
-def test_only_sick_nodes_are_kept_as_evidence(
-    reason: Reason, free: bool, to: State
-) -> None:
+def test_only_sick_nodes_are_kept_as_evidence(reason: Reason, free: bool, to: State) -> None:
     subject = node(S.DRAINING, reason=reason)
     step = advance(subject, Facts(drained=True, quarantine_free=free), T0 + 1, R)
     assert step is not None
@@ -706,12 +675,8 @@ def test_only_sick_nodes_are_kept_as_evidence(
 
 @pytest.mark.parametrize("state", [S.READY, S.SUSPECT])
 @pytest.mark.parametrize("reason", [Reason.SPOT_NOTICE, Reason.MAINTENANCE_NOTICE])
-def test_a_notice_drains_without_asking_the_budget(
-    state: State, reason: Reason
-) -> None:
-    facts = Facts(
-        last_report_at=T0, notice="2 minutes", notice_reason=reason, fatal=XID79
-    )
+def test_a_notice_drains_without_asking_the_budget(state: State, reason: Reason) -> None:
+    facts = Facts(last_report_at=T0, notice="2 minutes", notice_reason=reason, fatal=XID79)
     step = advance(node(state), facts, T0 + 1, R)
     assert step is not None
     assert (step.to, step.reason, step.budget) == (S.DRAINING, reason, False)
