@@ -141,6 +141,12 @@ class _Scaled(selectors.DefaultSelector):  # type: ignore[valid-type,misc]  # pl
         return super().select(None if timeout is None else timeout / self._speed)  # type: ignore[no-any-return]
 
 
+def scaled_wall(speed: float, since: float) -> Callable[[], float]:
+    """A wall clock for a ScaledLoop: ``since`` (Unix seconds) is the moment at which it agreed
+    with the real one, so that one process after another on the same data sees it go on."""
+    return lambda: since + (time.time() - since) * speed
+
+
 def monotonic_usec() -> int:
     """The machine's CLOCK_MONOTONIC in microseconds, as systemd wants it with RELOADING=1."""
     return time.monotonic_ns() // 1000

@@ -24,7 +24,14 @@ from fleet import opening, sdnotify
 from fleet.api.asgi import AgentApp, App, MetricsApp, OperatorApp
 from fleet.api.metrics import Exposition, Meter
 from fleet.api.serve import Listener, bind_tcp, bind_unix, load_chain, tls_context
-from fleet.clock import LoopClock, ScaledLoop, SeededChance, SystemChance, monotonic_usec
+from fleet.clock import (
+    LoopClock,
+    ScaledLoop,
+    SeededChance,
+    SystemChance,
+    monotonic_usec,
+    scaled_wall,
+)
 from fleet.config import Settings
 from fleet.daemon import Daemon, assemble
 from fleet.errors import FleetError, InputError, StoreBroken
@@ -46,6 +53,8 @@ STOP_S: Final = 9.0
 BEAT_S: Final = 1.0
 #: For tests and demos: how much faster the daemon's clock runs than ours.
 SPEED_VARIABLE: Final = "FLEETD_CLOCK_SPEED"
+#: Unix time at which the faster clock agreed with ours.
+SINCE_VARIABLE: Final = "FLEETD_CLOCK_SINCE"
 
 
 @dataclass
@@ -76,7 +85,7 @@ class Process:
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
         self._catch_signals(loop)
-        clock = LoopClock()
+        clock = new_clock()
         seed = self.settings.seed
         chance = SeededChance(seed) if seed is not None else SystemChance()
         agents, operators, extra, self._tls = self._bind()
@@ -235,15 +244,25 @@ def run(settings: Settings, store: Store, path: Path | None = None) -> int:
 
 def new_loop() -> asyncio.AbstractEventLoop:
     """uvloop where it is installed; a faster clock when a test or demo asks for one."""
-    speed = float(os.environ.get(SPEED_VARIABLE, "1") or 1)
-    if speed != 1.0:
-        return ScaledLoop(speed)
+    if _speed() != 1.0:
+        return ScaledLoop(_speed())
     try:
         import uvloop
     except ImportError:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop
+
+
+def new_clock() -> LoopClock:
+    """The machine's clock, or one that runs as fast as the loop of ``new_loop``."""
+    if _speed() == 1.0:
+        return LoopClock()
+    return LoopClock(scaled_wall(_speed(), float(os.environ.get(SINCE_VARIABLE, "0") or 0)))
+
+
+def _speed() -> float:
+    return float(os.environ.get(SPEED_VARIABLE, "1") or 1)
 
 
 def _drain(loop: asyncio.AbstractEventLoop) -> None:

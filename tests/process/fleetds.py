@@ -184,3 +184,28 @@ class Fleetd:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait(10)
+
+
+#: Seconds of the daemon's and the world's clock per second of ours, where a test says so.
+SPEED = 60
+FAST = {"FLEETD_CLOCK_SPEED": str(SPEED), "FLEETD_CLOCK_SINCE": str(time.time())}
+#: Receive deadlines are seconds of the daemon's clock, too.
+PATIENT = {"header_s": 600, "body_s": 600, "write_s": 600, "idle_s": 6000}
+
+
+class Emulator:
+    """``fleetd emulate`` beside the tests: EC2 and its nodes, on fast time."""
+
+    def __init__(self, folder: Path, zygote: Zygote, *args: str, speed: float = SPEED) -> None:
+        ready = folder / "emulator.url"
+        self.process = zygote.spawn(
+            "emulate", "--port", "0", "--speed", str(speed), "--ready-file", str(ready), *args,
+            log=folder / "emulator.log",
+        )  # fmt: skip
+        wait_for(lambda: ready.exists() and ready.read_text().endswith("\n"), 30, "the emulator")
+        self.url = ready.read_text().strip()
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait(10)

@@ -7,8 +7,10 @@ What runs in the child is the console script from its first line on; only the im
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import subprocess
@@ -81,9 +83,11 @@ class Zygote:
                     self._pids.append(said)
                 self._came.notify_all()
 
-    def spawn(self, *argv: str, log: Path, env: Mapping[str, str] | None = None) -> Child:
-        """Start ``fleetd argv…`` with its output appended to ``log``."""
-        ask = {"argv": ["fleetd", *argv], "env": dict(env or {}), "log": str(log)}
+    def spawn(
+        self, *argv: str, log: Path, env: Mapping[str, str] | None = None, script: str = "fleetd"
+    ) -> Child:
+        """Start ``fleetd argv…``, or a Python ``script``, with its output appended to ``log``."""
+        ask = {"argv": [script, *argv], "env": dict(env or {}), "log": str(log)}
         with self._lock:
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(ask) + "\n")
@@ -98,16 +102,15 @@ class Zygote:
         self._process.wait(10)
 
 
-def _serve() -> None:
-    import fleet.api.operator
-    import fleet.cli.backup
-    import fleet.cli.check
-    import fleet.cli.fleetd
-    import fleet.process
-    import providers.aws  # noqa: F401
+MODULES = (
+    "alembic.command", "boto3", "fleet.api.operator", "fleet.cli.backup", "fleet.cli.check",
+    "fleet.cli.emulate", "fleet.cli.fleetd", "fleet.process", "providers.aws", "uvloop",
+)  # fmt: skip
 
-    for module in ("boto3", "uvloop", "uvicorn.protocols.http.httptools_impl", "alembic.command"):
-        __import__(module)
+
+def _serve() -> None:
+    for module in MODULES:
+        importlib.import_module(module)
     wake_r, wake_w = os.pipe()
     os.set_blocking(wake_w, False)
     signal.set_wakeup_fd(wake_w)
@@ -156,9 +159,10 @@ def _fork(ask: dict[str, Any], wakes: tuple[int, int]) -> int:
     sys.argv = ask["argv"]
     code = 70
     try:
-        from fleet.cli.fleetd import main
-
-        main()
+        if sys.argv[0].endswith(".py"):
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        else:
+            importlib.import_module("fleet.cli.fleetd").main()
         code = 0
     except SystemExit as end:
         code = int(end.code or 0)
