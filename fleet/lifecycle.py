@@ -148,6 +148,24 @@ def advance(
     return handler(node, facts, now, rules, allowed) if handler else None
 
 
+def due(node: Node, facts: Facts, rules: Rules) -> float | None:
+    """The earliest time at which ``advance`` could act on ``node`` if nothing new were learned,
+    None if time alone never does. May lie in the past while a guard holds a step back."""
+    if node.state is S.LAUNCHING:
+        return (node.accepted_at or node.requested_at or node.state_since) + rules.launch_s
+    if node.state is S.BOOTING:
+        return (node.running_at or node.state_since) + rules.boot_s
+    if node.state in (S.READY, S.SUSPECT):
+        last = node.state_since if facts.last_report_at is None else facts.last_report_at
+        ready = node.state is S.READY
+        silent = last + (rules.silent_s if ready else rules.replace_silent_s)
+        if facts.warning is None or facts.warning_since is None:
+            return silent if ready else min(silent, node.state_since + rules.replace_silent_s)
+        since = facts.warning_since + rules.warning_persist_s
+        return min(silent, since if ready else node.state_since + rules.replace_silent_s)
+    return deadline(node.state, node.state_since, rules)
+
+
 _NOT_LISTED: Final = frozenset({S.REQUESTED, S.TERMINATING, S.TERMINATED})
 
 

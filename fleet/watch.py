@@ -28,6 +28,7 @@ class Sightings:
     misses: dict[str, int] = field(default_factory=dict)
     first_seen: dict[str, float] = field(default_factory=dict)
     by_token: dict[str, list[Instance]] = field(default_factory=dict)
+    by_pool: dict[str, int] = field(default_factory=dict)
     listed_at: float | None = None
     started_at: float | None = None
     error: str = ""
@@ -42,10 +43,12 @@ class Sightings:
         started a visibility window after that count as a miss.
         """
         self.instances = {i.ref.instance_id: i for i in instances}
-        self.by_token = {}
+        self.by_token, self.by_pool = {}, {}
         for instance in instances:
             if instance.token:
                 self.by_token.setdefault(instance.token, []).append(instance)
+            if instance.exists:
+                self.by_pool[instance.pool] = self.by_pool.get(instance.pool, 0) + 1
         self.first_seen = {i: self.first_seen.get(i, now) for i in self.instances}
         misses = {}
         for instance_id, accepted_at in bound.items():

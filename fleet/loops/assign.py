@@ -30,11 +30,13 @@ class Assign:
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self.period_s = cell.settings.timing.assign_s
+        self._settled: object = None  # what the last whole pass saw; the same again needs nothing
 
     async def run(self) -> None:
         """Fit slots to the policy, then fill the empty ones."""
         cell = self._cell
-        if cell.may_act():
+        state = (cell.view.seq, cell.view.meta.get("policies"))
+        if cell.may_act() or state == self._settled:
             return
         by_pool: dict[str, list[Slot]] = {}
         for slot in cell.view.slots.values():
@@ -43,18 +45,19 @@ class Assign:
             rules = cell.rules(name)
             if rules is not None:
                 await self._pool(rules, by_pool.get(name, []))
+        self._settled = state
 
     async def _pool(self, rules: PoolRules, slots: list[Slot]) -> None:
         cell = self._cell
         now = cell.clock.now()
-        have, want = {s.slot: s for s in slots}, rules.slots
+        have, want = {s.slot: s for s in slots}, dict.fromkeys(rules.slots)
         missing = [s for s in want if s not in have]
-        extra = [s for s in have if s not in set(want)]
+        extra = [s for s in have if s not in want]
         if missing:
             await cell.commit(lambda tx: write.add_slots(tx, rules.name, missing, now=now))
         if extra:
             await self._shrink(rules, extra, now)
-        empty = [s.slot for s in slots if s.node_id is None and s.slot in set(want)] + missing
+        empty = [s.slot for s in slots if s.node_id is None and s.slot in want] + missing
         if not empty:
             return
         pairs = fill_slots(empty, cell.view.pool_nodes(rules.name), cell.warned)

@@ -22,6 +22,7 @@ from fleet.store.tables import EventRow, NodeRow, OutboxRow
 
 LEARN_S: Final = 300.0
 PRUNE_S: Final = 3600.0
+SEEN_S: Final = 900.0
 #: States in which an instance's GPUs are ours and powered.
 POWERED: Final = frozenset(
     {State.BOOTING, State.CHECKING, State.READY, State.SUSPECT, State.DRAINING, State.QUARANTINED}
@@ -90,10 +91,10 @@ class Flush:
             cell.full = True
 
     def _seen(self) -> list[dict[str, object]]:
-        """Nodes whose last report moved by a minute or more since it was written."""
+        """Nodes whose last report moved by a quarter of an hour or more since it was written."""
         rows: list[dict[str, object]] = []
         for node_id, pulse in self._cell.watch.pulses.items():
-            if pulse.last_at is None or pulse.last_at - self._saved.get(node_id, 0.0) < 60.0:
+            if pulse.last_at is None or pulse.last_at - self._saved.get(node_id, 0.0) < SEEN_S:
                 continue
             self._saved[node_id] = pulse.last_at
             rows.append({"node_id": node_id, "last_report_at": pulse.last_at,

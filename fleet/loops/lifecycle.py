@@ -9,7 +9,9 @@ the transaction's view, one node at a time; one bad node never stops a pass.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -18,7 +20,7 @@ from sqlmodel import Session
 from fleet import gate, guards
 from fleet.cell import Cell
 from fleet.errors import InsufficientCapacity, QuotaExceeded, Stale, StoreError
-from fleet.lifecycle import Allowed, Facts, Listed, Rules, Step, advance, deadline
+from fleet.lifecycle import Allowed, Facts, Listed, Rules, Step, advance, deadline, due
 from fleet.model import Actor, Node, Outcome, Reason, State
 from fleet.plan import BOOT_LAST, after_success, boot_rest, rest_after, scopes
 from fleet.rules import PoolRules
@@ -29,8 +31,21 @@ log = structlog.get_logger("fleetd")
 
 ME = Actor.LIFECYCLE
 CHUNK: Final = 200
+#: Every node is looked at this often even if nothing is due: a missed wake costs minutes at most.
+FULL_S: Final = 900.0
 _SERVING: Final = (State.READY, State.SUSPECT)
 _HEALTH: Final = (Reason.FATAL_FAULT, Reason.WARNING_PERSISTS, Reason.AGENT_SILENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A decided step of one node with what it was decided from."""
+
+    node: Node
+    step: Step
+    facts: Facts
+    rules: Rules
+    known: PoolRules | None
 
 
 class Lifecycle:
@@ -41,7 +56,9 @@ class Lifecycle:
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self.period_s = cell.settings.timing.lifecycle_s
-        self._full_at = 0.0
+        self._full_at: float | None = None
+        self._due: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
         self._removals: dict[str, float] = {}
         self._place: dict[str, tuple[str, str, str]] = {}
 
@@ -54,62 +71,112 @@ class Lifecycle:
 
     async def run(self) -> None:
         """One pass over the nodes that are due."""
-        cell = self._cell
-        start = cell.clock.monotonic()
-        full = start - self._full_at >= self.period_s
-        due = list(cell.view.nodes) if full else sorted(cell.watch.dirty)
-        cell.watch.dirty.clear()
-        if full:
-            self._full_at = start
-            await self._blindness()
+        due = self._take_due()
+        await self._blindness(due)
         for i in range(0, len(due), CHUNK):
             await self._chunk(due[i : i + CHUNK])
             await asyncio.sleep(0)
+
+    def _take_due(self) -> list[str]:
+        """Nodes about which something is new, whose time has come, or (now and then) all."""
+        cell = self._cell
+        mono, now = cell.clock.monotonic(), cell.clock.now()
+        dirty = cell.watch.dirty
+        if self._full_at is None or mono - self._full_at >= FULL_S:
+            self._full_at = mono
+            self._due, self._heap = {}, []
+            dirty |= cell.view.nodes.keys()
+        while self._heap and self._heap[0][0] <= now:
+            at, node_id = heapq.heappop(self._heap)
+            if self._due.get(node_id) == at:
+                dirty.add(node_id)
+        due = sorted(dirty)
+        dirty.clear()
+        return due
+
+    def _again(self, node: Node, facts: Facts, rules: Rules, now: float) -> None:
+        """Look at the node again when time alone could move it, and soon if a guard or a wish
+        keeps it waiting."""
+        at = due(node, facts, rules)
+        if at is not None and at <= now or node.wish:
+            at = now + self.period_s
+        if at is None:
+            self._due.pop(node.id, None)
+        elif self._due.get(node.id) != at:
+            self._due[node.id] = at
+            heapq.heappush(self._heap, (at, node.id))
 
     async def _chunk(self, ids: Iterable[str]) -> None:
         """Decide for some nodes and commit the steps; a stale one is dropped and tried later."""
         cell = self._cell
         now = cell.clock.now()
+        together: list[Move] = []
         moved = False
         for node_id in ids:
             node = cell.view.nodes.get(node_id)
             if node is None:
                 continue
             try:
-                moved |= await self._one(node, now)
-            except Stale:
+                move = self._decide(node, now)
+                if move is None:
+                    continue
+                if not (move.step.budget or move.node.slot or move.step.to in _LEAVING):
+                    together.append(move)  # touches nothing another node's decision looks at
+                elif not move.step.budget or await self._budget(node, move.known, now):
+                    moved |= await self._commit([move], now)
+            except StoreError as error:
                 cell.watch.dirty.add(node_id)
-            except StoreError:
-                cell.watch.dirty.add(node_id)
-                raise
+                if not isinstance(error, Stale):
+                    raise
             except Exception:
                 # One inconsistent row must not halt the others (PC-150, karpenter#1166).
                 log.exception("node skipped", node=node_id)
+        moved |= await self._commit_together(together, now)
         if moved:
             cell.wake("assign", "plan", "reap", "deliver")
 
-    async def _one(self, node: Node, now: float) -> bool:
+    async def _commit_together(self, moves: list[Move], now: float) -> bool:
+        """One transaction for all; if one of them is stale or wrong, each by itself."""
+        if not moves:
+            return False
+        try:
+            return await self._commit(moves, now)
+        except Stale:
+            pass
+        except StoreError:
+            self._cell.watch.dirty |= {m.node.id for m in moves}
+            raise
+        except Exception:
+            log.exception("moves skipped", nodes=[m.node.id for m in moves])
+        moved = False
+        for move in moves:
+            try:
+                moved |= await self._commit([move], now)
+            except Stale:
+                self._cell.watch.dirty.add(move.node.id)
+            except StoreError:
+                self._cell.watch.dirty |= {m.node.id for m in moves}
+                raise
+            except Exception:
+                log.exception("node skipped", node=move.node.id)
+        return moved
+
+    def _decide(self, node: Node, now: float) -> Move | None:
+        """The node's next move, unless a guard holds it back."""
         cell = self._cell
         known = cell.rules(node.pool)
         rules = cell.limits(node)
         facts = self._facts(node, known, now)
         step = advance(node, facts, now, rules, self._allowed(node, now))
+        self._again(node, facts, rules, now)
         if step is None:
-            return False
-        if step.to in (State.DRAINING, State.TERMINATING, State.QUARANTINED):
-            why = cell.may_destroy()
-            if why:
-                self._held_back(node, step, why)
-                return False
-        elif cell.observe_only:
-            return False
-        if step.budget and not await self._budget(node, known, now):
-            return False
-        await self._commit(node, step, facts, rules, known, now)
-        return True
-
-    def _held_back(self, node: Node, step: Step, why: str) -> None:
-        log.info("held back", node=node.id, to=str(step.to), reason=str(step.reason), why=why)
+            return None
+        why = cell.may_destroy() if step.to in _LEAVING else ""
+        if why or cell.observe_only:
+            log.info("held back", node=node.id, to=str(step.to), reason=str(step.reason),
+                     why=why or "observe mode")  # fmt: skip
+            return None
+        return Move(node, step, facts, rules, known)
 
     # -- facts -----------------------------------------------------------------------------------
 
@@ -180,10 +247,17 @@ class Lifecycle:
 
     # -- guards ----------------------------------------------------------------------------------
 
-    async def _blindness(self) -> None:
-        """Set or clear Blindness per provider from how many agents are silent now."""
+    async def _blindness(self, due: list[str]) -> None:
+        """Set or clear Blindness per provider from how many agents are silent now; counted when
+        a node that is due is silent, when a provider is blind, or when its lists are old."""
         cell = self._cell
         now = cell.clock.now()
+        limit_s = cell.settings.timing.list_limit_s
+        ages = [s.age_s(now) for s in cell.watch.sightings.values()]
+        old = any(age is None or age > limit_s for age in ages)
+        blind = any(name.startswith("blind:") for name in cell.guards)
+        if not (old or blind or any(self._silent(i, now) for i in due)):
+            return
         watched: dict[str, int] = {}
         silent: dict[str, int] = {}
         for node in cell.view.nodes.values():
@@ -191,19 +265,28 @@ class Lifecycle:
                 continue
             provider = node.offer.provider
             watched[provider] = watched.get(provider, 0) + 1
-            pulse = cell.watch.pulses.get(node.id) or _NO_PULSE
-            last = pulse.last_at if pulse.last_at is not None else self._since(node)
-            known = cell.rules(node.pool)
-            limit = known.health.spec.report.silent_s if known else 90.0
-            if now - last >= limit * 0.75:
+            if self._silent(node.id, now):
                 silent[provider] = silent.get(provider, 0) + 1
         for provider, seen in cell.watch.sightings.items():
+            if seen.listed_at is None and seen.failing_since is None:
+                continue  # not asked yet: that is the start-up grace's business
             why = guards.blind(
                 silent.get(provider, 0), watched.get(provider, 0), list_age_s=seen.age_s(now),
-                list_limit_s=cell.settings.timing.list_limit_s,
+                list_limit_s=limit_s,
             )  # fmt: skip
             await cell.guard(f"blind:{provider}", why, reason=Reason.BLIND, kind="provider",
                              object_id=provider, actor=ME)  # fmt: skip
+
+    def _silent(self, node_id: str, now: float) -> bool:
+        """True when a serving node has been silent for most of what makes it SUSPECT."""
+        node = self._cell.view.nodes.get(node_id)
+        if node is None or node.state not in _SERVING:
+            return False
+        pulse = self._cell.watch.pulses.get(node_id) or _NO_PULSE
+        last = pulse.last_at if pulse.last_at is not None else self._since(node)
+        known = self._cell.rules(node.pool)
+        limit = known.health.spec.report.silent_s if known else 90.0
+        return now - last >= limit * 0.75
 
     async def _budget(self, node: Node, known: PoolRules | None, now: float) -> bool:
         """May this node be taken out for health now? Trips the breaker's guard if not."""
@@ -247,26 +330,35 @@ class Lifecycle:
 
     # -- commit ----------------------------------------------------------------------------------
 
-    async def _commit(
-        self, node: Node, step: Step, facts: Facts, rules: Rules, known: PoolRules | None,
-        now: float,
-    ) -> None:  # fmt: skip
-        cell = self._cell
-        spare = self._spare(node, step)
-        changes = self._changes(node, step, facts, now)
+    async def _commit(self, moves: list[Move], now: float) -> bool:
+        """Carry out moves in one transaction; a serving node's slot moves to a spare in it."""
+        spares = [self._spare(m.node, m.step) for m in moves]
 
         def fn(tx: Session) -> None:
-            after = write.transition(
-                tx, node, step.to, step.reason, now=now, actor=ME, message=step.message,
-                evidence=step.evidence, deadline_at=deadline(step.to, now, rules), **changes,
-            )  # fmt: skip
-            if node.slot and step.to in _LEAVING:
-                urls = list(known.urls) if known else []
-                write.move_slot(tx, node, spare, now=now, actor=ME, reason=step.reason, urls=urls)
-            if step.outcome is not None:
-                self._close(tx, after, step, facts, now)
+            for move, spare in zip(moves, spares, strict=True):
+                self._write(tx, move, spare, now)
 
-        await cell.commit(fn)
+        await self._cell.commit(fn)
+        for move in moves:
+            self._moved(move.node, move.step, now)
+        return True
+
+    def _write(self, tx: Session, move: Move, spare: Node | None, now: float) -> None:
+        node, step, known = move.node, move.step, move.known
+        after = write.transition(
+            tx, node, step.to, step.reason, now=now, actor=ME, message=step.message,
+            evidence=step.evidence, deadline_at=deadline(step.to, now, move.rules),
+            **self._changes(node, step, move.facts, now),
+        )  # fmt: skip
+        if node.slot and step.to in _LEAVING:
+            urls = list(known.urls) if known else []
+            write.move_slot(tx, node, spare, now=now, actor=ME, reason=step.reason, urls=urls)
+        if step.outcome is not None:
+            self._close(tx, after, step, move.facts, now)
+
+    def _moved(self, node: Node, step: Step, now: float) -> None:
+        """What memory keeps of a committed move."""
+        cell = self._cell
         if step.reason in _HEALTH and step.to is State.DRAINING:
             self._removals[node.id] = now
             self._place[node.id] = (node.pool, node.offer.provider, node.zone or node.offer.zone)

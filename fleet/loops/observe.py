@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
 
 import structlog
 from sqlmodel import Session
@@ -49,6 +50,7 @@ class Observe:
         self.period_s = min(cell.settings.timing.list_busy_s, cell.settings.timing.list_s)
         self._due: dict[str, float] = {}
         self._asked: dict[str, float] = {}
+        self._intervals: dict[str, tuple[int, float]] = {}
         self._adopted: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
@@ -64,12 +66,15 @@ class Observe:
                 self._due[name] = now + self._interval(name)
 
     def _interval(self, name: str) -> float:
-        timing = self._cell.settings.timing
-        busy = any(
-            n.offer.provider == name and n.state in (*IN_FLIGHT, State.TERMINATING)
-            for n in self._cell.view.nodes.values()
-        )
-        return timing.list_busy_s if busy else timing.list_s
+        """Shorter while something is in flight; worked out again only when a node changed."""
+        timing, view = self._cell.settings.timing, self._cell.view
+        seq, interval = self._intervals.get(name, (-1, 0.0))
+        if seq == view.seq:
+            return interval
+        busy = any(n.state in _MOVING for n in view.provider_nodes(name))
+        interval = timing.list_busy_s if busy else timing.list_s
+        self._intervals[name] = (view.seq, interval)
+        return interval
 
     def _hurried(self, name: str, now: float) -> bool:
         """A wake (an agent waits to be listed) shortens the wait to a third of the busy period."""
@@ -106,8 +111,8 @@ class Observe:
         now = cell.clock.now()
         bound = {
             n.instance_id: n.accepted_at or n.created_at
-            for n in cell.view.nodes.values()
-            if n.offer.provider == seen.provider and n.instance_id
+            for n in cell.view.provider_nodes(seen.provider)
+            if n.instance_id
         }
         before = {i: s.phase for i, s in seen.instances.items()}
         seen.took(found, bound, started_at=started_at, now=now)
@@ -123,8 +128,8 @@ class Observe:
     def _mark_dirty(self, seen: Sightings, before: Mapping[str, Phase]) -> None:
         """Nodes whose instance changed or is missing are due."""
         cell = self._cell
-        for node in cell.view.nodes.values():
-            if node.offer.provider != seen.provider or not node.instance_id:
+        for node in cell.view.provider_nodes(seen.provider):
+            if not node.instance_id:
                 continue
             now_seen = seen.instances.get(node.instance_id)
             was = before.get(node.instance_id)
@@ -138,12 +143,11 @@ class Observe:
         cell = self._cell
         strangers: list[Instance] = []
         for token, instances in seen.by_token.items():
-            loose = [
-                i for i in sorted(instances, key=lambda i: (i.created_at, i.ref.instance_id))
-                if cell.view.node_of(seen.provider, i.ref.instance_id) is None
-            ]  # fmt: skip
+            bound = cell.view.by_instance
+            loose = [i for i in instances if (seen.provider, i.ref.instance_id) not in bound]
             if not loose:
                 continue
+            loose.sort(key=lambda i: (i.created_at, i.ref.instance_id))
             open_nodes = [
                 n for n in cell.view.token_nodes(token)
                 if not n.instance_id and n.state in (State.LAUNCHING, State.TERMINATING)
@@ -216,6 +220,9 @@ class Observe:
         await cell.commit(fn)
         self._adopted |= {(seen.provider, i.ref.instance_id) for i in fresh}
         log.warning("adopted", provider=seen.provider, n=len(fresh))
+
+
+_MOVING: Final = IN_FLIGHT | {State.TERMINATING}
 
 
 def _adopted_id(instance: Instance) -> str:

@@ -55,20 +55,25 @@ class Plan:
         self.period_s = cell.settings.timing.plan_s
         self.last: dict[str, Planned] = {}
         self.rates: dict[str, Rates] = {}
+        self._settled: object = None
         self._spares: dict[str, int] = {}
 
     async def run(self) -> None:
         """Plan every pool; one that fails is logged and tried again next pass."""
         cell = self._cell
-        if not self._started():
+        state = (cell.view.seq, cell.view.meta.get("policies"), self.rates)
+        if not self._started() or state == self._settled:
             return
+        calm = True
         for name in sorted(cell.view.pools.keys() | cell.view.deleted_pools):
             try:
-                await self._pool(name)
+                calm &= await self._pool(name)
             except (Stale, StoreError):
                 raise
             except Exception:
+                calm = False
                 log.exception("pool skipped", pool=name)
+        self._settled = state if calm else None
 
     def _started(self) -> bool:
         """Nothing is planned before every provider was listed once or has failed to answer:
@@ -79,7 +84,8 @@ class Plan:
             for s in cell.watch.sightings.values()
         )
 
-    async def _pool(self, name: str) -> None:
+    async def _pool(self, name: str) -> bool:
+        """Plan one pool; True if it has and lacks nothing, so that only a change needs a look."""
         cell = self._cell
         now = cell.clock.now()
         rules = cell.rules(name)
@@ -87,7 +93,7 @@ class Plan:
         if rules is None:
             if name in cell.view.deleted_pools and nodes:
                 await self._end_pool(name, nodes)
-            return
+            return not nodes
         view = self._view(name, rules, nodes)
         planned = pure.plan(view, now)
         self.last[name] = Planned(planned, view.spares, now)
@@ -95,13 +101,14 @@ class Plan:
         if why or not (planned.intents or planned.retire):
             if planned.intents and cell.observe_only:
                 log.info("would launch", pool=name, n=sum(i.count for i in planned.intents))
-            return
+            return not (planned.short or planned.retire)
         if planned.intents and not cell.full:
             await self._commit(rules, planned, now)
             cell.wake("launch")
         if planned.retire and not cell.may_destroy():
             await self._retire(planned, now)
             cell.wake("lifecycle")
+        return False
 
     def _view(self, name: str, rules: PoolRules, nodes: list[Node]) -> pure.PoolView:
         cell = self._cell
@@ -112,12 +119,7 @@ class Plan:
             cell.view.images.get(spec.image_family), spec.image_version,
             {(o.provider, o.region) for o in offers},
         )  # fmt: skip
-        tagged = sum(
-            1
-            for s in cell.watch.sightings.values()
-            for i in s.instances.values()
-            if i.pool == name and i.exists
-        )
+        tagged = sum(s.by_pool.get(name, 0) for s in cell.watch.sightings.values())
         unbound = sum(1 for n in nodes if not n.instance_id)
         return pure.PoolView(
             name=name, wanted=spec.nodes, spares=self._spare_count(name, rules, rates),

@@ -56,12 +56,13 @@ class Reap:
         self.period_s = cell.settings.timing.reap_s
         self._asked: dict[tuple[str, str], Asked] = {}
         self._suspects: dict[tuple[str, str], int] = {}
+        self._swept: dict[str, float | None] = {}
 
     async def run(self) -> None:
         """Close what is gone, ask again for what is not, sweep what is surplus."""
         cell = self._cell
         now = cell.clock.now()
-        ending = [n for n in cell.view.nodes.values() if n.state is State.TERMINATING]
+        ending = [cell.view.nodes[i] for i in sorted(cell.view.ending)]
         still = []
         for node in ending:
             closed = await self._close(node, now)
@@ -191,14 +192,23 @@ class Reap:
     # -- sweeping --------------------------------------------------------------------------------
 
     async def _sweep(self, now: float) -> None:
+        """One look per new list: two passes are two lists, not the same list twice."""
         cell = self._cell
-        total = sum(len(s.instances) for s in cell.watch.sightings.values())
+        fresh = [
+            s for s in cell.watch.sightings.values()
+            if s.started_at != self._swept.get(s.provider) and cell.grace.over(s.provider, now)
+        ]  # fmt: skip
+        if not fresh:
+            return
         found: list[Instance] = []
-        for seen in cell.watch.sightings.values():
-            if cell.grace.over(seen.provider, now):
-                found += await self._surplus(seen, now)
+        for seen in fresh:
+            self._swept[seen.provider] = seen.started_at
+            found += await self._surplus(seen, now)
+        total = sum(len(s.instances) for s in cell.watch.sightings.values())
+        names = {s.provider for s in fresh}
         keys = {(i.ref.provider, i.ref.instance_id) for i in found}
-        self._suspects = {k: self._suspects.get(k, 0) + 1 for k in keys}
+        others = {k: n for k, n in self._suspects.items() if k[0] not in names}
+        self._suspects = others | {k: self._suspects.get(k, 0) + 1 for k in keys}
         sure = [
             i for i in found
             if self._suspects[(i.ref.provider, i.ref.instance_id)] >= SWEEP_PASSES
@@ -222,10 +232,10 @@ class Reap:
         for token, instances in seen.by_token.items():
             if token in cell.view.batches:
                 continue  # a launch may still claim it
+            bound = cell.view.by_instance
             loose = [
                 i for i in instances
-                if i.phase in (Phase.PENDING, Phase.RUNNING, Phase.STOPPED, Phase.FAILED)
-                and cell.view.node_of(seen.provider, i.ref.instance_id) is None
+                if (seen.provider, i.ref.instance_id) not in bound and i.phase in _SURPLUS
             ]  # fmt: skip
             old = [
                 i for i in loose if now - seen.first_seen.get(i.ref.instance_id, now) >= age_s
@@ -259,11 +269,16 @@ class Reap:
 
     def _tidy(self, ending: Sequence[Node]) -> None:
         """Forget deletes of instances that no list and no node mentions any more."""
+        if not self._asked:
+            return
         cell = self._cell
         alive = {(n.offer.provider, n.instance_id) for n in ending}
         for seen in cell.watch.sightings.values():
             alive |= {(seen.provider, i) for i in seen.instances}
         self._asked = {k: a for k, a in self._asked.items() if k in alive}
+
+
+_SURPLUS: Final = (Phase.PENDING, Phase.RUNNING, Phase.STOPPED, Phase.FAILED)
 
 
 def _known(tx: Session, token: str) -> bool:

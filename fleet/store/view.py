@@ -15,7 +15,7 @@ from sqlmodel import Session, col
 
 from fleet.model import Node, Reason, State
 from fleet.plan import Rest
-from fleet.store.tables import Base, BatchRow, MetaRow, PolicyRow, RestRow, SlotRow
+from fleet.store.tables import Base, BatchRow, PolicyRow, RestRow, SlotRow
 from fleet.store.write import to_node
 from policies.schema import HealthPolicy, Image, Pool
 
@@ -31,6 +31,9 @@ class Slot:
     moves: int = 0
 
 
+_META = select(Base.metadata.tables["meta"].c.name, Base.metadata.tables["meta"].c.value)
+
+
 @dataclass
 class View:
     """Live nodes, slots, open batches, rests and applied policies."""
@@ -38,7 +41,9 @@ class View:
     nodes: dict[str, Node] = field(default_factory=dict)
     by_pool: dict[str, set[str]] = field(default_factory=dict)
     by_token: dict[str, set[str]] = field(default_factory=dict)
+    by_provider: dict[str, set[str]] = field(default_factory=dict)
     by_instance: dict[tuple[str, str], str] = field(default_factory=dict)
+    ending: set[str] = field(default_factory=set)
     slots: dict[str, Slot] = field(default_factory=dict)
     slot_of: dict[str, str] = field(default_factory=dict)
     batches: dict[str, BatchRow] = field(default_factory=dict)
@@ -54,7 +59,7 @@ class View:
     def refresh(self, tx: Session) -> None:
         """Take in what was committed since the last refresh; ids of changed nodes are added to
         ``changed`` (the reader clears it)."""
-        meta = {row.name: row.value for row in tx.execute(select(MetaRow)).scalars()}
+        meta = {name: value for name, value in tx.connection().execute(_META)}
         first = self.seq < 0
         since, self.seq = self.seq, int(meta.get("seq", "0"))
         before, self.meta = self.meta, meta
@@ -74,7 +79,7 @@ class View:
         query = select(table).where(table.c.seq > since)
         if first:
             query = select(table).where(table.c.state != str(State.TERMINATED))
-        for row in tx.execute(query).mappings():
+        for row in tx.connection().execute(query).mappings():
             self._put(to_node(dict(row), self.slot_of.get(row["id"], "")))
 
     def _put(self, node: Node) -> None:
@@ -86,14 +91,19 @@ class View:
             self._drop(node)
             return
         self.nodes[node.id] = node
+        if node.state is State.TERMINATING:
+            self.ending.add(node.id)
         self.by_pool.setdefault(node.pool, set()).add(node.id)
         self.by_token.setdefault(node.token, set()).add(node.id)
+        self.by_provider.setdefault(node.offer.provider, set()).add(node.id)
         if node.instance_id:
             self.by_instance[(node.offer.provider, node.instance_id)] = node.id
 
     def _drop(self, node: Node) -> None:
         self.nodes.pop(node.id, None)
+        self.ending.discard(node.id)
         self.by_pool.get(node.pool, set()).discard(node.id)
+        self.by_provider.get(node.offer.provider, set()).discard(node.id)
         siblings = self.by_token.get(node.token, set())
         siblings.discard(node.id)
         if not siblings:
@@ -154,6 +164,10 @@ class View:
     def pool_nodes(self, pool: str) -> list[Node]:
         """Live nodes of a pool in a stable order."""
         return [self.nodes[i] for i in sorted(self.by_pool.get(pool, ()))]
+
+    def provider_nodes(self, provider: str) -> list[Node]:
+        """Live nodes at a provider, in no order."""
+        return [self.nodes[i] for i in self.by_provider.get(provider, ())]
 
     def token_nodes(self, token: str) -> list[Node]:
         """Live nodes of a batch in a stable order."""
