@@ -303,6 +303,15 @@ def wire(_: pytest.FixtureRequest, kind: str) -> Iterator[Make]:
             harness.close()
 
 
+@contextmanager
+def wire_gcp(_: pytest.FixtureRequest, kind: str) -> Iterator[Make]:
+    """Google on the wire skin."""
+    from wire_gcp import gcp_wire
+
+    with gcp_wire(Harness) as make:
+        yield make
+
+
 HARNESSES: dict[str, tuple[Any, str]] = {
     "fake-aws": (fake, "aws"),
     "fake-gcp": (fake, "gcp"),
@@ -310,6 +319,7 @@ HARNESSES: dict[str, tuple[Any, str]] = {
     "fake-oci": (fake, "oci"),
     "aws-moto": (moto, "aws"),
     "aws-wire": (wire, "aws"),
+    "gcp-wire": (wire_gcp, "gcp"),
 }
 
 

@@ -1,0 +1,1 @@
+"""The parts of the Compute Engine skin (fleet/sim/wire/gcp.py)."""

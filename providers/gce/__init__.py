@@ -1,0 +1,1 @@
+"""What providers/gcp.py is made of: codes, nouns, the SDK, calls and launches."""
