@@ -312,6 +312,13 @@ def wire_gcp(_: pytest.FixtureRequest, kind: str) -> Iterator[Make]:
         yield make
 
 
+def azure_on_wire(request: pytest.FixtureRequest, kind: str) -> Any:
+    """Azure on the wire skin; its module is loaded by the tests that ask for it."""
+    from wire_azure import azure_wire  # noqa: PLC0415
+
+    return azure_wire(request, kind)
+
+
 HARNESSES: dict[str, tuple[Any, str]] = {
     "fake-aws": (fake, "aws"),
     "fake-gcp": (fake, "gcp"),
@@ -319,6 +326,7 @@ HARNESSES: dict[str, tuple[Any, str]] = {
     "fake-oci": (fake, "oci"),
     "aws-moto": (moto, "aws"),
     "aws-wire": (wire, "aws"),
+    "azure-wire": (azure_on_wire, "azure"),
     "gcp-wire": (wire_gcp, "gcp"),
 }
 
