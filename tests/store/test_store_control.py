@@ -156,7 +156,8 @@ def recent(store: Store, most: int = 20, **where: Any) -> list[bool]:
 def test_recent_outcomes_of_one_pool_image_and_type_newest_last(store: Store) -> None:
     """The boot breaker's input: PC-036 capacity, quota and preemption say nothing of an image."""
     outcomes = [Outcome.READY, Outcome.INSUFFICIENT_CAPACITY, Outcome.GATE_FAILED,
-                Outcome.PREEMPTED, Outcome.BOOT_TIMEOUT, Outcome.QUOTA_EXCEEDED, Outcome.LOST, Outcome.CANCELLED,
+                Outcome.PREEMPTED, Outcome.BOOT_TIMEOUT, Outcome.QUOTA_EXCEEDED, Outcome.LOST,
+                Outcome.CANCELLED,
                 Outcome.READY]  # fmt: skip
     for i, outcome in enumerate(outcomes):
         close(store, i, outcome, T0 + i)

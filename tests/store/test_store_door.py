@@ -40,7 +40,7 @@ def test_run_gives_the_result_and_the_error(store: Store) -> None:
     async def main() -> str:
         await store.run(lambda tx: control.set_meta(tx, "a", "1"))
         with pytest.raises(KeyError):
-            await store.run(lambda tx: {}["x"])
+            await store.run(lambda tx: tx.info["x"])
         return await store.run(lambda tx: control.get_meta(tx, "a"))
 
     assert asyncio.run(main()) == "1"
@@ -89,7 +89,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def on_file(path: Path) -> Store:
-    return fresh(f"sqlite:///{path}")
+    store: Store = fresh(f"sqlite:///{path}")
+    return store
 
 
 def test_durable_settings(on_file: Store) -> None:

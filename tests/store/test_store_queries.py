@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from storekit import ME, OFFER, T0, node, put, seen
 
@@ -15,6 +15,9 @@ from fleet.model import Fault, Node, Outcome, Reason, Severity, State
 from fleet.store import control, queries, rollup, write
 from fleet.store.door import Store
 from fleet.store.queries import percentile
+
+settings.register_profile("no_clock", deadline=None)
+settings.load_profile("no_clock")
 
 S = State
 
@@ -37,10 +40,11 @@ def boot(store: Store, i: int, launch_s: float, boot_s: float, outcome: Outcome 
         i, accepted_at=T0, running_at=T0 + launch_s, first_report_at=T0 + launch_s + boot_s,
         **changes,
     )  # fmt: skip
-    (n,) = put(store, n)
+    put(store, n)
     at = T0 + launch_s + boot_s
     store.call(lambda tx: write.close_launch(tx, n, outcome, now=at, reason=Reason.GATE_PASSED))
-    return n
+    got: Node = seen(store).nodes[n.id]
+    return got
 
 
 def test_phase_p99_needs_enough_launches(store: Store) -> None:

@@ -17,6 +17,9 @@ from fleet.store.door import Store
 from fleet.store.rollup import BUCKETS, bucket, decode, encode, merge, middle, quantile
 from fleet.store.tables import HealthHour, LaunchHour, LaunchRow
 
+settings.register_profile("no_clock", deadline=None)
+settings.load_profile("no_clock")
+
 LONGEST_S = 1.08 ** (BUCKETS - 1)
 
 
@@ -111,7 +114,7 @@ launch_st = st.tuples(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(launches=st.lists(launch_st, min_size=1, max_size=25))
 def test_the_rollup_equals_a_recount(
     launches: list[tuple[Outcome, float, str, str, Market, bool, int]],

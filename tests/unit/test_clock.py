@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from uuid import UUID
@@ -19,9 +20,11 @@ from fleet.clock import (
     SystemChance,
     VirtualClock,
     VirtualLoop,
-    time,
 )
 from fleet.errors import Deadlock
+
+settings.register_profile("no_clock", deadline=None)
+settings.load_profile("no_clock")
 
 T = TypeVar("T")
 
@@ -50,7 +53,7 @@ def test_virtual_time_jumps_to_the_next_timer() -> None:
     assert run(main()) == [("now", 0.0), ("day", 86_400.0), ("week", 604_800.0)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(delays=st.lists(st.floats(0, 1e6), min_size=1, max_size=20))
 def test_timers_fire_in_order_and_not_early(delays: list[float]) -> None:
     async def main() -> list[tuple[float, float]]:
@@ -94,7 +97,7 @@ def test_a_virtual_clock_has_an_epoch_and_both_kinds_of_time() -> None:
     run(main())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(step=st.floats(-1e6, 1e6), wait=st.floats(0, 1e5))
 def test_a_step_of_the_wall_clock_is_reported_once_and_then_adopted(
     step: float, wait: float

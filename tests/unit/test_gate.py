@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from fleet.gate import Bound, GatePolicy, gpu_matches, judge, unknowns
 from fleet.model import CheckResult, CheckStatus, HealthReport
 
+settings.register_profile("no_clock", deadline=None)
+settings.load_profile("no_clock")
+
 C = CheckStatus
 POLICY = GatePolicy(
     "H100", 8, frozenset({"ecc", "pcie"}), frozenset({"fan"}),

@@ -21,6 +21,9 @@ from fleet.guards import (
     tripped_names,
 )
 
+settings.register_profile("no_clock", deadline=None)
+settings.load_profile("no_clock")
+
 T0 = 1_800_000_000.0
 P = RepairPolicy()
 

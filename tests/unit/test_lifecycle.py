@@ -27,6 +27,9 @@ from fleet.model import (
 )
 from policies.schema.pool import Deadlines
 
+settings.register_profile("no_clock", deadline=None)
+settings.load_profile("no_clock")
+
 S = State
 T0 = 1_800_000_000.0
 OFFER = Offer("aws", "us-east-1", "us-east-1a", "p5.48xlarge", Market.ON_DEMAND, "H100", 8, 55.0)

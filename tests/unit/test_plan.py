@@ -46,6 +46,9 @@ from fleet.plan import (
     scopes,
 )
 
+settings.register_profile("no_clock", deadline=None)
+settings.load_profile("no_clock")
+
 T0 = 1_800_000_000.0
 S = State
 GRID = tuple(
@@ -200,7 +203,7 @@ def test_what_is_on_its_way_is_capacity(state: State) -> None:
 @pytest.mark.parametrize("change", [
     {"wish": "drain"}, {"wish": "replace"}, {"cordoned_by": "user:ann"},
 ])  # fmt: skip
-def test_a_node_that_leaves_or_may_not_be_used_is_replaced(change: dict[str, str]) -> None:
+def test_a_node_that_leaves_or_may_not_be_used_is_replaced(change: dict[str, Any]) -> None:
     nodes = [node(i) for i in range(4)] + [node(4, **change)]
     assert launched(plan(view(nodes=nodes), T0)) == 1
 
@@ -280,7 +283,8 @@ def test_scopes_have_one_spelling_each() -> None:
 
 
 def test_rests_double_from_3_to_60_minutes() -> None:
-    now, rests, lengths = T0, {}, []
+    rests: dict[str, Rest] = {}
+    now, lengths = T0, []
     for _ in range(8):
         rest = rest_of(InsufficientCapacity(), rests=rests, now=now)
         assert rest is not None
@@ -356,9 +360,9 @@ def test_one_probe_after_a_rest_and_twice_as_many_after_each_success() -> None:
     assert rest is not None
     scope, now, allowed = rest.scope, rest.until, []
     for _ in range(10):
-        v = view(rests={scope: rest} if rest else {}, batch_max=100)
+        v = view(rests={} if rest is None else {scope: rest}, batch_max=100)
         allowed.append(room(ONE, v, {}, now)[0])
-        rest = after_success(rest, now) if rest else None
+        rest = None if rest is None else after_success(rest, now)
     assert allowed == [1, 2, 4, 8, 16, 32, 100, 100, 100, 100]
 
 

@@ -15,6 +15,9 @@ from fleet.model import Fault, HealthReport, Severity
 from fleet.rules import DEFAULT_HEALTH, PRIOR_FAILURES_PER_NODE_HOUR, image_ids, pool_rules
 from policies.schema import HealthPolicy, Image, Pool
 
+settings.register_profile("no_clock", deadline=None)
+settings.load_profile("no_clock")
+
 OFFER = {"provider": "aws", "region": "us-east-1", "zone": "us-east-1a",
          "type": "p5.48xlarge"}  # fmt: skip
 

@@ -15,6 +15,9 @@ from fleet.clock import SeededChance, VirtualClock, VirtualLoop
 from fleet.errors import StoreBroken
 from fleet.tasks import FATAL_FAILURES, JITTER, MAX_BACKOFF_S, Driver, Effects, Status, Tasks
 
+settings.register_profile("no_clock", deadline=None)
+settings.load_profile("no_clock")
+
 T = TypeVar("T")
 
 
@@ -217,7 +220,7 @@ def test_on_death_hears_of_ends_and_errors_but_not_of_stop() -> None:
 # -- Effects -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(limit=st.integers(1, 4), plan=st.lists(
     st.tuples(st.sampled_from("abcdef"), st.sampled_from(("aws", "gcp")), st.integers(1, 9),
               st.booleans()), max_size=30))  # fmt: skip

@@ -6,11 +6,14 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import InputError
 from fleet.tokens import KEY_BYTES, boot_token, digest, load_key
+
+settings.register_profile("no_clock", deadline=None)
+settings.load_profile("no_clock")
 
 KEY = bytes(range(32))
 

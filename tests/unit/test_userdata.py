@@ -6,11 +6,14 @@ import json
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import InputError
 from fleet.userdata import MAX_BYTES, PATH, BootData, parse, render
+
+settings.register_profile("no_clock", deadline=None)
+settings.load_profile("no_clock")
 
 boots_st = st.builds(
     BootData, st.text(max_size=80), st.text(max_size=80), st.text(max_size=20),
