@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -206,16 +206,21 @@ def simulate(
     _guarded(lambda: work.main(seed, hours, nodes, faults_per_hour))
 
 
-@app.command(
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-def demo(context: typer.Context) -> None:
-    """Show a fleet at work in a made-up world (about a minute and a half)."""
-    from importlib import import_module
+@app.command()
+def demo(
+    seed: Annotated[int, typer.Option(help="Seed of everything")] = 7,
+    speed: Annotated[
+        float, typer.Option(min=1, max=240, help="How much faster time runs in the world")
+    ] = 30.0,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a live view")] = False,
+    seconds: Annotated[
+        float | None, typer.Option(min=1, help="End after this many seconds of ours")
+    ] = None,
+) -> None:
+    """Show a fleet at work in a made-up world (about a minute)."""
+    from fleet.sim.demo import main as play
 
-    main_: Callable[[Sequence[str]], Any] = import_module("fleet.sim.demo").main
-    raise typer.Exit(int(main_(list(context.args)) or 0))
+    raise typer.Exit(play(seed, speed, plain=plain, seconds=seconds))
 
 
 @app.command()

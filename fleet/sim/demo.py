@@ -14,10 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import structlog
-
-from fleet.clock import ScaledLoop
-from fleet.sim.demo_words import BYE, put
+from fleet.sim.demo_out import BYE, put
 
 INTERRUPTED, FAILED = 130, 1
 
@@ -30,9 +27,11 @@ def main(
     """
     live = not plain and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     try:
+        put("fleetd demo: four clouds are being set up …")
         with _quiet():
-            put("fleetd demo: four clouds are being set up …")
-            from fleet.sim.demo_show import Show  # noqa: PLC0415 — seconds, after the first line
+            # These take seconds: after the first line, and where a Ctrl-C is heard.
+            from fleet.clock import ScaledLoop  # noqa: PLC0415
+            from fleet.sim.demo_show import Show  # noqa: PLC0415
 
             with asyncio.Runner(loop_factory=partial(ScaledLoop, speed)) as runner:
                 return runner.run(Show(seed, speed, live, seconds).run())
@@ -50,6 +49,8 @@ def main(
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No log line gets onto the screen; all is as before afterwards."""
+    import structlog  # noqa: PLC0415 — as above
+
     before, root = structlog.get_config(), logging.getLogger()
     handlers, level = root.handlers[:], root.level
     structlog.configure(

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from fleet.api import say
 from fleet.sim.demo_eye import CloudRow, Picture
-from fleet.sim.demo_words import ASCII, Line
+from fleet.sim.demo_out import ASCII
+from fleet.sim.demo_words import Line
 
 #: name → (glyph, the same in ASCII, colour, what it means). Order is that of the legend.
 MARKS: Final = {

@@ -18,10 +18,11 @@ from rich.live import Live
 from fleet.api import say
 from fleet.sim import demo_summary
 from fleet.sim.demo_eye import Eye
+from fleet.sim.demo_out import BYE, put
 from fleet.sim.demo_screen import Talk, draw
 from fleet.sim.demo_script import Script
 from fleet.sim.demo_stage import EPOCH, NODES, POOL, SPARES, Stage
-from fleet.sim.demo_words import BYE, Line, put
+from fleet.sim.demo_words import Line
 
 FRAMES_PER_S: Final = 8.0
 PLAIN_PER_S: Final = 4.0
@@ -53,6 +54,8 @@ class Show:
             await self._unless_stopped(stage.start())
             if not self._stop.is_set():
                 last = await self._play(stage)
+        except BrokenPipeError:
+            raise  # nobody reads any more: main says nothing either
         except Exception as error:  # noqa: BLE001 — said in one line, never as a traceback
             self._error = f"{type(error).__name__}: {error}"
         finally:

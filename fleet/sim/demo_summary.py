@@ -16,7 +16,7 @@ from fleet.sim.demo_screen import event_text, promise
 from fleet.sim.demo_words import Feed, Line
 
 _HEAD = ("CLOUD", "LAUNCHES", "READY|ACCEPTED", "BOOT p50/p95", "FAULTS", "$/H", "OTHER OUTCOMES")
-_WIDE = (6, 8, 20, 13, 6, 6, 0)
+_WIDE = (6, 8, 20, 12, 6, 5, 0)
 _LEFT = (0, 6)
 #: Outcomes in few words.
 _SHORT = {"insufficient_capacity": "no capacity", "boot_timeout": "never booted"}

@@ -7,12 +7,11 @@ from what an act is about by its weight, nothing is invented.
 from __future__ import annotations
 
 import re
-import sys
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlmodel import Session, col
@@ -22,22 +21,6 @@ from policies import faults
 
 #: Lines of history kept for the screen.
 KEPT: Final = 200
-BYE: Final = "interrupted; the simulated clouds are gone, nothing goes on"
-#: What a terminal without UTF-8 shows instead.
-ASCII: Final = str.maketrans({
-    "●": "#", "◆": "S", "◌": "l", "○": "o", "◐": "g", "▲": "!", "▼": "v", "■": "Q", "×": "x",
-    "✗": "!", "◷": "~", "·": ".", "—": "-", "–": "-", "→": ">", "…": "~", "─": "-", "█": "#",
-    "░": ".",
-})  # fmt: skip
-
-
-def put(text: str, stream: TextIO | None = None) -> None:
-    """Write one line at once, in the signs that ``stream`` (stdout) knows."""
-    out = stream or sys.stdout
-    if not (getattr(out, "encoding", "") or "").lower().startswith("utf"):
-        text = text.translate(ASCII).encode("ascii", "replace").decode()
-    out.write(f"{text}\n")
-    out.flush()
 
 
 @dataclass(frozen=True, slots=True)
