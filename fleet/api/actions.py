@@ -100,7 +100,8 @@ async def _choose(ctx: Ctx, ask: Ask) -> list[Node]:
     ]  # fmt: skip
     nodes = sorted((live[n] for n in found if n in live), key=lambda n: (bool(n.slot), n.id))
     if ask.verb in ("drain", "replace"):
-        nodes = [n for n in nodes if n.state not in LEAVING and not n.wish]
+        may = SERVING if ask.verb == "replace" else frozenset(State) - LEAVING
+        nodes = [n for n in nodes if n.state in may and not n.wish]
     return nodes[: ask.most] if ask.most is not None else nodes
 
 

@@ -193,8 +193,9 @@ async def answer(ctx: Ctx, kind: Kind, q: Query) -> dict[str, Any]:
     check(ctx, q)
     test = parse(q.where, kind.types) if q.where.strip() else None
     order = _order(kind, q.sort_by)
-    items = [i for i in await kind.gather(ctx, q) if _fits(i, q) and (test is None or test(i))]
-    _names_exist(kind, q, items)
+    every = await kind.gather(ctx, q)
+    items = [i for i in every if _fits(i, q) and (test is None or test(i))]
+    _names_exist(kind, q, items, every)
     items.sort(key=order)
     total = len(items)
     page, token = _page(kind, q, items, order)
@@ -227,7 +228,8 @@ def check(ctx: Ctx, q: Query) -> None:
             near = nearest(q.provider, providers)
             raise unknown("provider", q.provider, near, fix="fleetctl get providers")
     if q.reason and q.reason not in set(Reason):
-        raise unknown("reason", q.reason, nearest(q.reason, list(Reason)))
+        near = nearest(q.reason, list(Reason))
+        raise unknown("reason", q.reason, near, fix=f"reasons: {', '.join(sorted(Reason))}")
 
 
 def _fits(item: Mapping[str, Any], q: Query) -> bool:
@@ -267,11 +269,14 @@ def check_state(kind: Kind, state: str) -> None:
             raise unknown("state", word, near, fix=f"states: {', '.join(words)}")
 
 
-def _names_exist(kind: Kind, q: Query, items: Sequence[Mapping[str, Any]]) -> None:
+def _names_exist(
+    kind: Kind, q: Query, items: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]]
+) -> None:  # fmt: skip
     have = {i["name"] for i in items}
     for name in q.names:
         if name not in have:
-            raise unknown(kind.one, name, nearest(name, have), fix=f"fleetctl get {kind.name}")
+            near = nearest(name, {i["name"] for i in every} - {name})
+            raise unknown(kind.one, name, near, fix=f"fleetctl get {kind.name}")
 
 
 class _Down:

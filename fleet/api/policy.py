@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any
 
 from fleet.api.ctx import Ctx
-from fleet.api.problems import Refusal
+from fleet.api.problems import Refusal, place
+from fleet.errors import InputError
 from fleet.store import apply as store
 from policies.crosscheck import Known
 from policies.diff import Change, diff
@@ -37,10 +38,16 @@ def etag(ctx: Ctx) -> str:
 
 
 async def judge(ctx: Ctx, files: Sequence[tuple[str, str]]) -> tuple[PolicySet, list[Change]]:
-    """The policies in ``files`` and what applying them would change. Raises InputError."""
+    """The policies in ``files`` and what applying them would change. Raises Refusal."""
     applied = await ctx.cell.store.run(store.applied)
     sources = [Source(name, text) for name, text in files]
-    found = load_sources(sources, applied=applied, known=known(ctx))
+    try:
+        found = load_sources(sources, applied=applied, known=known(ctx))
+    except InputError as error:
+        errors = [place(p) for p in error.problems]
+        what = "1 problem" if len(errors) == 1 else f"{len(errors)} problems"
+        raise Refusal(422, "invalid_policy", f"the policies have {what}", errors=errors,
+                      fix="mend the files; nothing was applied") from None  # fmt: skip
     return found, list(diff(applied, found.over(applied)))
 
 

@@ -83,9 +83,7 @@ def _of(error: Exception) -> Refusal:
         return Refusal(status, error.code, str(error), fix=error.fix)
     if isinstance(error, InputError):
         errors = [place(p) for p in error.problems]
-        what = "1 problem" if len(errors) == 1 else f"{len(errors)} problems"
-        return Refusal(422, "invalid_policy", f"the policies have {what}", errors=errors,
-                       fix="mend the files; nothing was applied")  # fmt: skip
+        return Refusal(422, "invalid_input", str(error), errors=errors)
     if isinstance(error, Stale):
         return Refusal(409, "changed_meanwhile", f"{error} changed while you asked",
                        fix="look again and repeat")  # fmt: skip

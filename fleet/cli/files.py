@@ -132,4 +132,5 @@ def _print(result: dict[str, Any], form: str) -> None:
     elif result["changes"]:
         render.out(change_lines(result["changes"]))
     else:
-        tell([f"nothing to change: {len(result['objects'])} objects are as they should be"])
+        n = len(result["objects"])
+        tell([f"nothing to change in {n} object{'s' * (n != 1)}"])

@@ -329,6 +329,8 @@ def run(argv: Sequence[str]) -> int:
         main_command = typer.main.get_command(app)
         code = main_command.main(args, prog_name="fleetctl", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # Typer makes this exit of a KeyboardInterrupt
+            return _stopped()
         return code if isinstance(code, int) else 0
     except Fail as fail:
         if fail.code != DIFFERS:
@@ -339,10 +341,14 @@ def run(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (KeyboardInterrupt, typer.Abort):
-        tell(["", "stopped; fleetd goes on with what it was asked"])
-        return INTERRUPTED
+        return _stopped()
     except Exception as error:  # noqa: BLE001 — the last resort: no stack trace for people
         return _other(error, args, as_json=as_json)
+
+
+def _stopped() -> int:
+    tell(["", "stopped; fleetd goes on with what it was asked"])
+    return INTERRUPTED
 
 
 def _other(error: Exception, args: Sequence[str], *, as_json: bool) -> int:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fleet.cli import render
+from fleet.cli.client import quote
 from fleet.cli.fail import NOT_FOUND, USAGE, Fail, tell
-from fleet.cli.session import KINDS, Session, kind_of, split
+from fleet.cli.session import KINDS, Session, split
 from fleet.cli.text_out import json_text, terminal
 
 PAGE = 1000
@@ -115,7 +116,7 @@ def summary(ask: Ask, answer: dict[str, Any]) -> None:
     text = f"{count:,} of {total:,} {noun}" if count < total else f"{total:,} {noun}"
     if not total:
         text = f"no {ask.kind}"
-    text += f"{said} as of {str(answer['as_of'])[11:19]}Z"
+    text += f"{said} as of {terminal(str(answer['as_of'])[11:19])}Z"
     old = [(a, p) for p, a in answer["observed"].items() if a is not None and a > 60]
     never = [p for p, a in answer["observed"].items() if a is None]
     if old:
@@ -158,8 +159,6 @@ def describe(session: Session, words: Sequence[str], form: str, window: str) -> 
         raise Fail(USAGE, f"name the {KINDS[kind][0]} to describe",
                    fix=f"fleetctl get {kind} -o name", name="usage")  # fmt: skip
     for i, name in enumerate(names):
-        from fleet.cli.client import quote  # noqa: PLC0415 — loaded already, by session
-
         params = [("window", window)] if window else []
         answer = session.client.get(f"/v1/{kind}/{quote(name)}", params)
         render.out(_page(answer, form, session, first=i == 0))
@@ -178,13 +177,3 @@ def _page(answer: dict[str, Any], form: str, session: Session, *, first: bool) -
     if form == "csv":
         raise Fail(USAGE, "describe has no csv", fix="-o table|json|yaml", name="usage")
     return ([] if first else [""]) + render.page(answer, session.look())
-
-
-def window_of(text: str) -> str:
-    """A ``--window`` as the server takes it."""
-    return text
-
-
-def one_kind(word: str) -> str:
-    """The kind that ``word`` names, for callers that import nothing else."""
-    return kind_of(word)

@@ -115,7 +115,7 @@ def _over(ask: Ask, answer: dict[str, Any]) -> bool:
 def follow(session: Session, ask: Ask) -> None:
     """Events as they come, after those that are there: a stable cursor, nothing twice."""
     answer = fetch(session, ask)
-    _print_events(session, ask, answer, headers=ask.headers)
+    least = _print_events(session, ask, answer, headers=ask.headers)
     last = max((int(i["id"]) for i in answer["items"]), default=0)
     version = answer["version"]
     fails = 0
@@ -136,11 +136,21 @@ def follow(session: Session, ask: Ask) -> None:
         version = answer["version"]
         if answer["items"]:
             last = max(int(i["id"]) for i in answer["items"])
-            _print_events(session, ask, answer, headers=False)
-        elif not answer["items"]:
+            least = _print_events(session, ask, answer, headers=False, least=least)
+        else:
             sleep(LEAST_S)
 
 
-def _print_events(session: Session, ask: Ask, answer: dict[str, Any], *, headers: bool) -> None:
-    form = "jsonl" if ask.form == "json" else ask.form
-    render.out(render.payload(answer, form, names=ask.columns, headers=headers, how=session.look()))
+def _print_events(session: Session, ask: Ask, answer: dict[str, Any], *, headers: bool,
+                  least: list[int] | None = None) -> list[int]:  # fmt: skip
+    """Print events under the columns of those before; the columns' widths now."""
+    if ask.form not in ("table", "wide"):
+        form = "jsonl" if ask.form == "json" else ask.form
+        render.out(render.payload(answer, form, names=ask.columns, headers=headers))
+        return []
+    widths = list(least or [])
+    render.out(
+        render.table(answer, wide=ask.form == "wide", names=ask.columns, headers=headers,
+                     how=session.look(), widths=widths)
+    )  # fmt: skip
+    return widths

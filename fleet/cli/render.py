@@ -75,8 +75,11 @@ def chosen(answer: Answer, *, wide: bool, names: Sequence[str]) -> list[int]:
 
 
 def table(answer: Answer, *, wide: bool = False, names: Sequence[str] = (), headers: bool = True,
-          how: Look = Look()) -> list[str]:  # fmt: skip
-    """Aligned lines; the last column is cut at the terminal's edge unless wide."""
+          how: Look = Look(), widths: list[int] | None = None) -> list[str]:  # fmt: skip
+    """Aligned lines; the last column is cut at the terminal's edge unless wide.
+
+    ``widths`` are columns' least widths, and take in those that were used.
+    """
     picked = chosen(answer, wide=wide, names=names)
     columns = [answer["columns"][i] for i in picked]
     rows = [[terminal(str(item["cells"][i])) for i in picked] for item in answer["items"]]
@@ -86,21 +89,25 @@ def table(answer: Answer, *, wide: bool = False, names: Sequence[str] = (), head
         rows = [[ascii_only(cell) for cell in row] for row in rows]
     right = [c["align"] == "right" for c in columns]
     edge = None if wide else how.columns
-    found = align(rows, right, edge)
+    found = align(rows, right, edge, widths)
     return [paint(t, how) for t in found]
 
 
-def align(rows: Sequence[Sequence[str]], right: Sequence[bool], edge: int | None) -> list[str]:
-    """Rows as lines with two spaces between columns."""
+def align(rows: Sequence[Sequence[str]], right: Sequence[bool], edge: int | None = None,
+          widths: list[int] | None = None) -> list[str]:  # fmt: skip
+    """Rows as lines with two spaces between columns, at least ``widths`` wide."""
     if not rows:
         return []
     last = len(rows[0]) - 1
-    wide = [max(width(row[i]) for row in rows) for i in range(last + 1)]
+    least = [*(widths or ()), *[0] * (last + 1)]
+    room = [max(least[i], *(width(row[i]) for row in rows)) for i in range(last + 1)]
+    if widths is not None:
+        widths[:] = room
     found = []
     for row in rows:
         parts = []
         for i, cell in enumerate(row):
-            gap = " " * (wide[i] - width(cell))
+            gap = " " * (room[i] - width(cell))
             if right[i]:
                 parts.append(gap + cell)
             else:

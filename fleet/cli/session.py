@@ -53,7 +53,7 @@ def kind_of(word: str) -> str:
         if low == kind or low in names:
             return kind
     every = [n for kind, names in KINDS.items() for n in (kind, *names)]
-    near = difflib.get_close_matches(low, every, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(low, every, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]}?   " if near else ""
     raise Fail(USAGE, f"unknown kind {word!r}", fix=f"{hint}kinds: {', '.join(KINDS)}",
                name="unknown_kind")  # fmt: skip
