@@ -6,6 +6,7 @@ Invariant: imports nothing heavy, so that a Ctrl-C is heard from the first momen
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Final, TextIO
 
 BYE: Final = "interrupted; the simulated clouds are gone, nothing goes on"
@@ -22,5 +23,6 @@ def put(text: str, stream: TextIO | None = None) -> None:
     out = stream or sys.stdout
     if not (getattr(out, "encoding", "") or "").lower().startswith("utf"):
         text = text.translate(ASCII).encode("ascii", "replace").decode()
-    out.write(f"{text}\n")
-    out.flush()
+    with suppress(*([OSError] if out is sys.stderr else [])):  # nobody may be there to hear it
+        out.write(f"{text}\n")
+        out.flush()

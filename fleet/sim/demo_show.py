@@ -27,6 +27,8 @@ from fleet.sim.demo_words import Line
 FRAMES_PER_S: Final = 8.0
 PLAIN_PER_S: Final = 4.0
 INTERRUPTED, FAILED = 130, 1
+#: Ctrl-C, a polite kill, and the terminal that was closed.
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Closing everything may take this many real seconds.
 CLOSE_S: Final = 10.0
 
@@ -46,13 +48,14 @@ class Show:
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         loop.set_exception_handler(self._stray)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
             loop.add_signal_handler(number, self._interrupt)
         self._began = loop.time()
         stage, last = Stage(self._seed, self._speed), list[str]()
         try:
             await self._unless_stopped(stage.start())
             if not self._stop.is_set():
+                self._began = loop.time()
                 last = await self._play(stage)
         except BrokenPipeError:
             raise  # nobody reads any more: main says nothing either
@@ -60,7 +63,7 @@ class Show:
             self._error = f"{type(error).__name__}: {error}"
         finally:
             await asyncio.wait_for(stage.aclose(), CLOSE_S * self._speed)
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
                 loop.remove_signal_handler(number)
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
         for text in last:

@@ -93,6 +93,7 @@ def _sum(lines: Sequence[Line]) -> Line:
     text = {
         "launch_accepted": f"{n} launches accepted",
         "moved": f"{n} slots moved to spares, each together with its node's leaving",
+        "spot_notice": f"{n} nodes leave service{colon}{why}",
         "boot_timeout": f"{n} nodes never booted{colon}{why}",
         "insufficient_capacity": f"{n} launches refused{colon}{why}",
     }.get(first.reason, first.text)

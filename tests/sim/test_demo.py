@@ -276,11 +276,23 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_closed_terminal_leaves_nothing_behind(tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    pipe = {"stdin": slave, "stdout": slave, "stderr": slave, "start_new_session": True}
+    with started("speed=60", env={"TMPDIR": str(tmp_path)}, **pipe) as process:
+        os.close(slave)
+        read_until(master, b"", b"nodes by cloud", 60.0)
+        os.close(master)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(20.0) == 130
+    assert not list(tmp_path.iterdir())
+
+
 def test_plain_output_is_lines_and_ends_by_itself(tmp_path: Path) -> None:
     """``--plain`` with real boto3 for a few seconds: no control codes, a summary, exit 0."""
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     env = {"TMPDIR": str(tmp_path)}
-    with started("plain=True, speed=60, seconds=4", env=env, **pipe) as process:
+    with started("plain=True, speed=60, seconds=6", env=env, **pipe) as process:
         out, err = process.communicate(timeout=60)
     text = out.decode()
     assert process.returncode == 0, err
