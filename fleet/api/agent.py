@@ -295,6 +295,8 @@ class AgentDoor:
         if node.state not in (*_BOOTING, State.CHECKING):
             return self._refuse(401, "join_refused", "the join was refused",
                                 detail=f"node {node.id} is {node.state}")  # fmt: skip
+        if cell.rules(node.pool) is None:
+            return self._no_pool(node, now)
         token = cell.chance.token()
 
         def fn(tx: Session) -> bool:
@@ -348,6 +350,13 @@ class AgentDoor:
         self._nodes = {h: n for h, n in self._nodes.items() if n != node.id}
         self._nodes[digest(token)] = node.id
         return self._welcome(200, node, token)
+
+    def _no_pool(self, node: Node, now: float) -> Answer:
+        """An adopted machine whose pool nobody has applied yet: what its gate must show is not
+        known, so it waits at the door; that it knocks says that it lives."""
+        self._cell.watch.pulse(node.id).last_at = now
+        text = f"pool {node.pool} is not applied here"
+        return problem(425, "no_pool", text, {"retry-after": "15"})
 
     def _welcome(self, status: int, node: Node, token: str) -> Answer:
         rules = self._cell.rules(node.pool)

@@ -171,12 +171,26 @@ class Lifecycle:
         self._again(node, facts, rules, now)
         if step is None:
             return None
-        why = cell.may_destroy() if step.to in _LEAVING else ""
+        why = self._held(node, step, known, now) if step.to in _LEAVING else ""
         if why or cell.observe_only:
             log.info("held back", node=node.id, to=str(step.to), reason=str(step.reason),
                      why=why or "observe mode")  # fmt: skip
             return None
         return Move(node, step, facts, rules, known)
+
+    def _held(self, node: Node, step: Step, known: PoolRules | None, now: float) -> str:
+        """Why a node must not leave now, or ""."""
+        cell = self._cell
+        if why := cell.may_destroy():
+            return why
+        if node.wish or step.reason in _ENDED or node.pool in cell.view.deleted_pools:
+            return ""
+        if known is None:  # adopted by its tags: there is no policy yet to judge it by (PC-006)
+            return f"pool {node.pool} is not applied"
+        pulse = cell.watch.pulses.get(node.id) or _NO_PULSE
+        if step.reason is Reason.BOOT_TIMEOUT and self._alive(pulse, known, now):
+            return "its agent is at the door"
+        return ""
 
     # -- facts -----------------------------------------------------------------------------------
 
@@ -430,6 +444,8 @@ _DIED: Final = {
     Outcome.QUOTA_EXCEEDED: QuotaExceeded,
 }
 _NO_PULSE: Final = Pulse()
+#: What the cloud says has ended: nothing is judged, only noted.
+_ENDED: Final = (Reason.EXTERNALLY_TERMINATED, Reason.DIED_AFTER_ACCEPT, Reason.PREEMPTED)
 _KEEPS: Final = (State.CHECKING, State.DRAINING)
 _LEAVING: Final = (State.DRAINING, State.QUARANTINED, State.TERMINATING)
 _COMING: Final = (State.REQUESTED, State.LAUNCHING, State.BOOTING, State.CHECKING)

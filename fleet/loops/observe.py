@@ -176,7 +176,14 @@ class Observe:
             )  # fmt: skip
 
     async def _known(self, token: str) -> bool:
-        return await self._cell.store.run(lambda tx: tx.get(BatchRow, token) is not None)
+        """True for a batch that we made; an adopted one (no user data) is as large as what the
+        lists have shown of it so far, and may show more."""
+
+        def fn(tx: Session) -> bool:
+            batch = tx.get(BatchRow, token)
+            return batch is not None and bool(batch.user_data)
+
+        return await self._cell.store.run(fn)
 
     # -- adoption --------------------------------------------------------------------------------
 
@@ -202,7 +209,10 @@ class Observe:
             for node in nodes:
                 tokens.setdefault(node.token, []).append(node)
             for token, group in tokens.items():
-                if tx.get(BatchRow, token) is None:
+                batch = tx.get(BatchRow, token)
+                if batch is not None:
+                    control.update_batch(tx, token, n=batch.n + len(group))
+                else:
                     control.add_batch(
                         tx, token=token, pool=group[0].pool, provider=seen.provider,
                         region=group[0].offer.region, offer_key=group[0].offer.key,

@@ -282,4 +282,6 @@ _SURPLUS: Final = (Phase.PENDING, Phase.RUNNING, Phase.STOPPED, Phase.FAILED)
 
 
 def _known(tx: Session, token: str) -> bool:
-    return tx.get(BatchRow, token) is not None
+    """True for a batch that we made: of an adopted one (no user data) nothing is surplus."""
+    batch = tx.get(BatchRow, token)
+    return batch is not None and bool(batch.user_data)
