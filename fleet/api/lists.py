@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet.api import columns as c
@@ -71,8 +71,6 @@ class Kind:
     columns: tuple[c.Column, ...]
     gather: Gather
     tail: bool = False
-    names_key: str = "name"
-    hidden: frozenset[str] = field(default_factory=frozenset)
 
     @property
     def types(self) -> dict[str, str]:
@@ -84,7 +82,7 @@ class Kind:
 
 async def _nodes(ctx: Ctx, q: Query) -> list[dict[str, Any]]:
     nodes = ctx.view.all()
-    items = [
+    items: list[dict[str, Any]] = [
         rows_fleet.node_item(ctx, n)
         for n in nodes
         if (not q.pool or n.pool == q.pool) and (not q.provider or n.offer.provider == q.provider)
@@ -211,6 +209,8 @@ async def answer(ctx: Ctx, kind: Kind, q: Query) -> dict[str, Any]:
 
 def render(kind: Kind, item: dict[str, Any], today: str) -> dict[str, Any]:
     """An item as it leaves: public fields and one text per column."""
+    if isinstance(item, rows_fleet.Lazy):
+        item.complete()
     item["_today"] = today
     cells = [col.cell(item) for col in kind.columns]
     return {**{k: v for k, v in item.items() if k[0] != "_"}, "cells": cells}
@@ -233,16 +233,19 @@ def check(ctx: Ctx, q: Query) -> None:
 
 
 def _fits(item: Mapping[str, Any], q: Query) -> bool:
+    """Names and words of the query; asks ``in`` first, so that no lazy item is completed."""
     if q.names and item["name"] not in q.names:
         return False
     for key, wanted in (("pool", q.pool), ("provider", q.provider), ("reason", q.reason)):
-        if wanted and key in item and item[key] != wanted and wanted not in item.get(key + "s", ()):
+        if wanted and key in item and item[key] != wanted:
             return False
+    if q.pool and "pools" in item and q.pool not in item["pools"]:
+        return False
     if q.state:
-        have = str(item.get("state", item.get("status", item.get("outcome", "")))).lower()
-        if have not in q.state.lower().split(","):
+        have = next((item[k] for k in ("state", "status", "outcome") if k in item), "")
+        if str(have).lower() not in q.state.lower().split(","):
             return False
-    return not q.node or q.node in (item.get("node"), item.get("object"), item["name"])
+    return not q.node or q.node in [item[k] for k in ("node", "object", "name") if k in item]
 
 
 STATES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -19,7 +19,7 @@ def rfc3339(at: float | None) -> str | None:
     if at is None or not -6e10 < at < 2e11:
         return None
     text = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
+    return f"{text[:-6]}Z"
 
 
 def from_rfc3339(text: str) -> float | None:
