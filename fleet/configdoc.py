@@ -119,7 +119,7 @@ def _bound(meta: Any) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    value = field.get_default(call_default_factory=True)  # type: ignore[call-overload]
+    value = field.get_default(call_default_factory=True)
     if value is PydanticUndefined:
         return "required"
     if value is None or value in ("", [], {}):

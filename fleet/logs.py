@@ -44,7 +44,7 @@ def clean(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """``text`` on one line: everything that a terminal could obey is written as ``\\uXXXX``."""
+    """``text`` on one line: what a terminal could obey is written as its code point."""
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
 
 

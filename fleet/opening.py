@@ -22,6 +22,7 @@ from fleet.errors import Conflict, InputError, NotFound, Problem
 from fleet.store import control, schema
 from fleet.store.door import Store
 from fleet.tokens import KEY_BYTES, load_key
+from policies import yamlio
 from providers import registry
 from providers.base import Provider
 from providers.wrap import Recorder
@@ -38,8 +39,6 @@ def configuration(path: Path) -> Settings:
 
     Raises InputError with every problem of the whole file, each with its file and line.
     """
-    from policies import yamlio
-
     document = yamlio.load_file(path)
     value = document.value or {}
     problems: list[Problem] = []
@@ -85,7 +84,8 @@ def data_dir(settings: Settings) -> Path:
         if error.errno == errno.ENOSPC:  # the daemon can still drain and record (trust.md D5)
             return path
         why = (error.strerror or str(error)).lower()
-        raise InputError([Problem(f"data_dir {path}", why, "create it for fleetd's user")]) from None
+        fix = "create it for fleetd's user"
+        raise InputError([Problem(f"data_dir {path}", why, fix)]) from None
     return path
 
 

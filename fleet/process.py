@@ -12,17 +12,18 @@ import asyncio
 import errno
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import structlog
 
 from fleet import opening, sdnotify
 from fleet.api.asgi import AgentApp, App, MetricsApp, OperatorApp
 from fleet.api.metrics import Exposition, Meter
+from fleet.api.operator import operator_app
 from fleet.api.serve import Listener, bind_tcp, bind_unix, load_chain, tls_context
 from fleet.clock import (
     LoopClock,
@@ -88,11 +89,11 @@ class Process:
         clock = new_clock()
         seed = self.settings.seed
         chance = SeededChance(seed) if seed is not None else SystemChance()
+        providers = opening.providers(self.settings, clock, chance, self.meter.calls)
         agents, operators, extra, self._tls = self._bind()
         key = opening.cell_key(self.settings, chance)
         port = agents.getsockname()[1]
         url = self.settings.agents.public_url or _url(self.settings, port)
-        providers = opening.providers(self.settings, clock, chance, self.meter.calls)
         self.daemon = daemon = assemble(
             self.settings, self.store, clock, chance, providers, key, url
         )
@@ -197,16 +198,17 @@ class Process:
         try:
             if self.path is None:
                 raise InputError("started without a configuration file")
-            done = swap(self.up.cell, opening.configuration(self.path))
+            after, agents = opening.configuration(self.path), self.settings.agents
+            tls_context(agents.tls_cert, agents.tls_key)  # refuses files that do not fit
+            done = swap(self.up.cell, after)
             if self._tls is not None:
-                agents = self.settings.agents
                 load_chain(self._tls, agents.tls_cert, agents.tls_key)
                 done.append("agents.tls_cert")
             text = f"reloaded: {', '.join(done) or 'nothing changed'}"
             log.info("reloaded", changed=done)
         except FleetError as error:
             text = f"reload refused, the old configuration stays: {error}"
-            log.error("reload refused", why=str(error))
+            log.warning("reload refused", why=str(error))
         sdnotify.notify(READY="1", STATUS=text)
 
     async def _beat(self, watchman: Watchman) -> None:
@@ -225,8 +227,9 @@ class Process:
 def run(settings: Settings, store: Store, path: Path | None = None) -> int:
     """Run fleetd until it is told to stop; the exit code (see the constants above).
 
-    ``store`` is open and locked (``opening.store``) and is closed here; ``path`` is the configuration file for reloads. Raises FleetError when it cannot start.
-    The caller ends the process with ``os._exit``: a hung SDK thread must not keep it.
+    ``store`` is open and locked (``opening.store``) and is closed here; ``path`` is the
+    configuration file for reloads. Raises FleetError when it cannot start. The caller ends the
+    process with ``os._exit``: a hung SDK thread must not keep it.
     """
     loop = new_loop()
     asyncio.set_event_loop(loop)
@@ -234,7 +237,7 @@ def run(settings: Settings, store: Store, path: Path | None = None) -> int:
     try:
         return loop.run_until_complete(process.main())
     except StoreBroken as error:
-        log.error("store broken", error=str(error))
+        log.critical("store broken", error=str(error))
         return IO_ERROR
     finally:
         _drain(loop)
@@ -243,11 +246,11 @@ def run(settings: Settings, store: Store, path: Path | None = None) -> int:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where it is installed; a faster clock when a test or demo asks for one."""
+    """The loop to run on: uvloop where there is one, a faster clock when a test asks for it."""
     if _speed() != 1.0:
         return ScaledLoop(_speed())
     try:
-        import uvloop
+        import uvloop  # noqa: PLC0415 — only where the extra ``server`` brought it
     except ImportError:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
@@ -280,10 +283,7 @@ def _give_up(code: int) -> None:
 
 
 def _operator_api(daemon: Daemon) -> App:
-    from fleet.api.operator import operator_app
-
-    make: Callable[[Daemon], Any] = operator_app
-    app: App = make(daemon)
+    app: App = operator_app(daemon)
     return app
 
 
@@ -294,7 +294,4 @@ def _url(settings: Settings, port: int) -> str:
 
 
 def _host(url: str) -> str:
-    from urllib.parse import urlsplit
-
     return (urlsplit(url).hostname or "").lower()
-

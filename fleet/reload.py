@@ -28,8 +28,10 @@ def changed(before: Settings, after: Settings) -> list[str]:
 
 
 def swap(cell: Cell, after: Settings) -> list[str]:
-    """Put ``after`` in force; the fields that changed. Raises InputError when one needs a
-    restart, and then nothing has changed."""
+    """Put ``after`` in force; the fields that changed.
+
+    Raises InputError when one needs a restart, and then nothing has changed.
+    """
     names = changed(cell.settings, after)
     stuck = [n for n in names if n.partition(".")[0] not in LIVE]
     if stuck:

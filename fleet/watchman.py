@@ -64,7 +64,8 @@ class Watchman:
                 allowed_s += MAX_BACKOFF_S
             waited_s = now - before[1]
             if waited_s > allowed_s:
-                words.append(f"{name} {waited_s:.0f} s without a pass")
+                # in steps, so that systemd is not told every second
+                words.append(f"{name} {waited_s // 10 * 10:.0f} s without a pass")
         return "; ".join(words)
 
     async def ready(self) -> str:

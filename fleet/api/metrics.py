@@ -433,8 +433,8 @@ def reference() -> str:
         lines.append(f"| `{NAMESPACE}_{spec.name}` | {spec.kind} | {labels} | {spec.text} |")
     lines += [
         "",
-        f"Beside these, `{NAMESPACE}_process_*` (memory, CPU, file descriptors) as prometheus-client",
-        "names them.",
+        f"Beside these, `{NAMESPACE}_process_*` (memory, CPU, file descriptors) as",
+        "prometheus-client names them.",
         "",
         f"Outcomes: {', '.join(f'`{o}`' for o in Outcome)}.",
         f"Refusal causes: {', '.join(f'`{c}`' for c in CAUSES)}.",

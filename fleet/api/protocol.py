@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from fleet.config import HttpLimits
@@ -74,6 +74,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._bytes = self._count = 0
         self._refused = False
         self._address = ""
+        self._task: asyncio.Task[None] | None = None
 
     # -- the connection --------------------------------------------------------------------------
 
@@ -190,7 +191,8 @@ class BoundedProtocol(HttpToolsProtocol):
         phrase = HTTPStatus(status).phrase
         self.transport.write(
             f"HTTP/1.1 {status} {phrase}\r\ncontent-type: text/plain\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode()
+            + body
         )
         self.transport.close()
 
@@ -201,20 +203,35 @@ class BoundedProtocol(HttpToolsProtocol):
     @property
     def streaming(self) -> bool:
         """True while an answer has begun and not ended."""
-        return self.cycle is not None and (
-            self.cycle.response_started and not self.cycle.response_complete
-        )
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn's own annotation leaves out None
+        return cycle is not None and cycle.response_started and not cycle.response_complete
+
+    @property
+    def waiting(self) -> bool:
+        """True while a read that changes nothing waits for its answer (a long poll)."""
+        cycle: RequestResponseCycle | None = self.cycle
+        open_ = cycle is not None and not cycle.response_complete
+        return open_ and self.scope["method"] in ("GET", "HEAD")
 
     def hang_up(self) -> None:
-        """Tell the application that its client is gone, so that streams end."""
+        """Tell the application that its client is gone, so that streams and long polls end."""
         if self._tell_gone():
             self.transport.close()
+            if self._task is not None:
+                self._task.cancel()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """As uvicorn does, but the task can be found by its connection."""
+        self._task = self.loop.create_task(cycle.run_asgi(app))
+        self._task.add_done_callback(self.tasks.discard)
+        self.tasks.add(self._task)
 
     def _tell_gone(self) -> bool:
-        if self.cycle is None or self.cycle.response_complete:
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_complete:
             return False
-        self.cycle.disconnected = True
-        self.cycle.message_event.set()
+        cycle.disconnected = True
+        cycle.message_event.set()
         return True
 
     def _begin(self) -> None:
@@ -251,7 +268,7 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._doorman.refused("slow_body")
             self._refused = True
-            self.hang_up()
+            self._tell_gone()
             self.transport.abort()
 
     def _not_read(self) -> None:

@@ -26,7 +26,7 @@ import structlog
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from fleet.api.asgi import App
+from fleet.api.asgi import App, Receive, Scope, Send
 from fleet.api.protocol import BoundedProtocol, Doorman
 from fleet.config import HttpLimits
 from fleet.errors import Conflict, InputError
@@ -36,7 +36,6 @@ log = structlog.get_logger("fleetd")
 BACKLOG: Final = 512
 #: Answers that are nearly done may end before their connection is closed.
 QUICK_S: Final = 0.2
-_TICK_S: Final = 0.02
 
 
 class Listener:
@@ -53,8 +52,9 @@ class Listener:
         self._state = ServerState()
         self._tls = tls
         self._server: asyncio.Server | None = None
+        self._stopping = False
         self._path = str(sock.getsockname()) if sock.family == socket.AF_UNIX else ""
-        self._stat = os.stat(self._path) if self._path else None
+        self._stat = Path(self._path).stat() if self._path else None
 
     @property
     def port(self) -> int:
@@ -65,7 +65,7 @@ class Listener:
         """Begin to accept."""
         loop = asyncio.get_running_loop()
         config = Config(
-            self._app, http=BoundedProtocol, ws="none", interface="asgi3", lifespan="off",
+            self._serve, http=BoundedProtocol, ws="none", interface="asgi3", lifespan="off",
             proxy_headers=False, server_header=False, date_header=False, access_log=False,
             log_config=None, timeout_keep_alive=86_400,  # ours is shorter
         )  # fmt: skip
@@ -77,25 +77,36 @@ class Listener:
         if self._stat is not None:
             self._server = await loop.create_unix_server(make, sock=self._sock, backlog=BACKLOG)
         else:
-            handshake = {"ssl_handshake_timeout": self._limits.header_s} if self._tls else {}
             self._server = await loop.create_server(
-                make, sock=self._sock, ssl=self._tls, backlog=BACKLOG, **handshake
-            )
+                make, sock=self._sock, ssl=self._tls, backlog=BACKLOG,
+                ssl_handshake_timeout=self._limits.header_s if self._tls else None,
+            )  # fmt: skip
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._stopping:  # at a stop it is us who cancelled: nothing to report
+                raise
 
     def tick(self, now: float) -> None:
         """Set the Date header; called once a second with the wall time."""
         self._state.default_headers = [(b"date", formatdate(now, usegmt=True).encode())]
 
     async def hush(self) -> None:
-        """Accept nothing more, close what is idle and every stream; quick answers may end."""
+        """Accept nothing more; close what is idle, every stream and every long poll.
+
+        Quick answers may end, and what changes something has until ``aclose``.
+        """
         if self._server is None:
             return
+        self._stopping = True
         self._server.close()
         for connection in self._connections():
             connection.shutdown()
         await self._wait(QUICK_S)
         for connection in self._connections():
-            if connection.streaming:
+            if connection.streaming or connection.waiting:
                 connection.hang_up()
 
     async def aclose(self) -> None:
@@ -115,19 +126,17 @@ class Listener:
         return [c for c in list(self._state.connections) if isinstance(c, BoundedProtocol)]
 
     async def _wait(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + max(0.0, seconds)
-        while self._state.tasks and loop.time() < end:
-            await asyncio.sleep(_TICK_S)
+        if self._state.tasks:
+            await asyncio.wait(list(self._state.tasks), timeout=max(0.0, seconds))
 
     def _forget_socket(self) -> None:
         """Remove the socket's file unless somebody else has put theirs there."""
         if self._stat is None:
             return
         with suppress(OSError):
-            now = os.stat(self._path)
+            now = Path(self._path).stat()
             if (now.st_dev, now.st_ino) == (self._stat.st_dev, self._stat.st_ino):
-                os.unlink(self._path)
+                Path(self._path).unlink()
 
 
 def bind_tcp(host: str, port: int, what: str) -> socket.socket:
@@ -162,7 +171,7 @@ def bind_unix(path: Path, mode: int = 0o660) -> socket.socket:
     before = os.umask(0o777 & ~mode)
     try:
         sock.bind(name)
-        os.chmod(name, mode)
+        path.chmod(mode)
     except OSError as error:
         sock.close()
         why = (error.strerror or str(error)).lower()
@@ -198,8 +207,10 @@ def _clear(path: Path) -> None:
 
 
 def tls_context(cert: str, key: str) -> ssl.SSLContext | None:
-    """The TLS context of the agents' listener, None without a certificate; InputError when the
-    files do not fit."""
+    """The TLS context of the agents' listener, None without a certificate.
+
+    Raises InputError when the files do not fit.
+    """
     if not cert and not key:
         return None
     if not (cert and key):

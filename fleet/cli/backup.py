@@ -56,7 +56,8 @@ def backup(settings: Settings, target: Path) -> dict[str, int]:
         _rehearse(part)
         _settle(part, target)
     except OSError as error:
-        raise InputError(f"cannot write {target}: {(error.strerror or str(error)).lower()}") from None
+        why = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot write {target}: {why}") from None
     except sqlite3.Error as error:
         raise StoreError(f"the backup failed: {error}") from None
     finally:
@@ -70,7 +71,7 @@ def _copy(source: Path, part: Path) -> dict[str, int]:
     try:
         least = _counts(connection, ("events", "launches", "batches"))
         connection.execute("VACUUM INTO ?", (str(part),))
-        os.chmod(part, 0o600)
+        part.chmod(0o600)
     finally:
         connection.close()
     return least

@@ -21,6 +21,7 @@ from fleet.sim.wire.ec2 import Ec2App
 from fleet.sim.wire.serve import WireServer
 from fleet.sim.world import World
 from fleet.userdata import parse
+from policies import yamlio
 
 #: Real seconds an agent waits for fleetd's answer.
 PATIENCE_S: Final = 10.0
@@ -114,6 +115,4 @@ def _spec(ask: Ask) -> WorldSpec:
 def _plan(path: Path | None) -> FaultPlan | None:
     if path is None:
         return None
-    from policies import yamlio
-
     return FaultPlan.load(yamlio.load_file(path).value or {})

@@ -13,8 +13,8 @@ import pytest
 # so that the suites of this folder share fleetds.py in every import mode of pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fleetds import Fleetd  # noqa: E402
-from zygote import Zygote  # noqa: E402
+from fleetds import Fleetd
+from zygote import Zygote
 
 
 @pytest.fixture

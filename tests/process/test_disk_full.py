@@ -47,7 +47,9 @@ def states(fleetd: Fleetd) -> list[str]:
 def act(fleetd: Fleetd, verb: str, node: str) -> httpx.Response:
     """An operator's action on one node."""
     with fleetd.client() as client:
-        return client.post(f"/v1/actions/{verb}", json={"nodes": [node], "reason": "test"})
+        body = {"nodes": [node], "reason": "test"}
+        answer: httpx.Response = client.post(f"/v1/actions/{verb}", json=body)
+    return answer
 
 
 def test_a_full_disk(folder: Path, small: Path, zygote: Zygote) -> None:

@@ -57,7 +57,7 @@ def test_acknowledged_commits_survive_kill_9(folder: Path, zygote: Zygote) -> No
         time.sleep(rng.uniform(0.0, 0.05))
         writer.kill()
         writer.wait(10)
-        said = {line for line in out.read_text().split("\n")[:-1]}
+        said = set(out.read_text().split("\n")[:-1])
         with sqlite3.connect(path) as after:
             assert after.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             kept = {row[0] for row in after.execute("SELECT value FROM meta").fetchall()}

@@ -163,9 +163,7 @@ class Judge:
 
     def sent(self) -> bool:
         """A create was sent and nothing is known of it yet."""
-        return bool(
-            self.rows("SELECT 1 FROM nodes WHERE state = 'LAUNCHING' AND instance_id = ''")
-        )
+        return bool(self.rows("SELECT 1 FROM nodes WHERE state = 'LAUNCHING' AND instance_id = ''"))
 
     def settled(self, nodes: int) -> bool:
         """The target is reached and nothing is on its way."""

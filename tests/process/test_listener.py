@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import shutil
+import ssl
+import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet.api.asgi import AgentApp, Answer, host_allowed
-from fleet.api.serve import Listener, bind_tcp
+from fleet.api.serve import Listener, bind_tcp, load_chain, tls_context
 from fleet.config import HttpLimits
+from fleet.errors import InputError
 
 LIMITS = HttpLimits(header_s=0.3, body_s=0.5, write_s=0.5, idle_s=0.4, close_s=0.5)
 HEAD = b"POST /v1/agent/report HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -48,7 +53,7 @@ class Well:
 class Bench:
     """One listener and raw connections to it."""
 
-    def __init__(self, per_address: int) -> None:
+    def __init__(self, per_address: int, tls: ssl.SSLContext | None) -> None:
         self.door, self.refused = Door(), Counter[str]()
         sock = bind_tcp("127.0.0.1", 0, "agents")
         self.port = sock.getsockname()[1]
@@ -56,7 +61,7 @@ class Bench:
         app = AgentApp(self.door, Well(), names={"fleet.test"}, body_bytes=lambda: 262_144,
                        refused=count)  # fmt: skip
         self.listener = Listener("agents", app, sock, LIMITS, refused=count,
-                                 per_address=per_address)  # fmt: skip
+                                 per_address=per_address, tls=tls)  # fmt: skip
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection."""
@@ -83,11 +88,14 @@ class Bench:
         return b" 200 " in line
 
 
-def bench(work: Callable[[Bench], Awaitable[Any]], per_address: int = 16) -> Bench:
+def bench(
+    work: Callable[[Bench], Awaitable[Any]], per_address: int = 16,
+    tls: ssl.SSLContext | None = None,
+) -> Bench:  # fmt: skip
     """Run ``work`` beside a listener."""
 
     async def main() -> Bench:
-        made = Bench(per_address)
+        made = Bench(per_address, tls)
         await made.listener.start()
         try:
             await work(made)
@@ -192,7 +200,7 @@ def test_a_bad_request_is_refused_and_closed(case: str) -> None:
 def test_a_body_without_a_length_is_cut_at_the_limit() -> None:
     async def work(b: Bench) -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        reader, writer = await b.open()
+        _, writer = await b.open()
         writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
         sent = 0
         try:
@@ -235,7 +243,7 @@ def test_good_requests_share_a_connection() -> None:
 def test_a_client_that_does_not_read_is_cut_off() -> None:
     async def work(b: Bench) -> None:
         b.door.big = True
-        reader, writer = await b.open()
+        _, writer = await b.open()
         writer.write(HEAD + b"Content-Length: 0\r\n\r\n")
         await asyncio.sleep(1.2)
         assert b.refused["slow_reader"] == 1
@@ -284,3 +292,72 @@ def test_a_stop_waits_for_requests_only_so_long() -> None:
 )  # fmt: skip
 def test_hosts(host: str, ok: bool) -> None:
     assert host_allowed(host, {"fleet.test"}) is ok
+
+
+def test_a_long_poll_ends_with_the_stop() -> None:
+    """A watching fleetctl must not make every restart wait."""
+    began = asyncio.Event()
+
+    async def poll(scope: Any, receive: Any, send: Any) -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        sock = bind_tcp("127.0.0.1", 0, "test")
+        listener = Listener("test", poll, sock, HttpLimits(), refused=lambda _: None)
+        await listener.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(GET)
+        await began.wait()
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        await listener.aclose()
+        assert loop.time() - start < 1.0
+        assert await asyncio.wait_for(reader.read(), 1) == b""
+        writer.close()
+
+    asyncio.run(main())
+
+
+def certificate(folder: Path, name: str) -> tuple[str, str]:
+    """A self-signed certificate and its key as files."""
+    cert, key = str(folder / f"{name}.crt"), str(folder / f"{name}.key")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout", key, "-out", cert],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
+def test_tls_and_a_renewed_certificate(folder: Path) -> None:
+    one, two = certificate(folder, "one"), certificate(folder, "two")
+    context = tls_context(*one)
+    assert context is not None
+    with pytest.raises(InputError, match="tls_cert"):
+        tls_context(one[0], two[1])
+    with pytest.raises(InputError, match="together"):
+        tls_context(one[0], "")
+
+    async def work(b: Bench) -> None:
+        trusting = ssl.create_default_context()
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+
+        async def name() -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", b.port, ssl=trusting)
+            writer.write(GET)
+            assert b" 200 " in await asyncio.wait_for(reader.readline(), 2)
+            der: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            writer.close()
+            return der
+
+        first = await name()
+        load_chain(context, *two)
+        assert await name() != first
+        _, silent = await b.open()  # no handshake at all
+        await asyncio.sleep(0.6)
+        assert await name()
+        silent.close()
+
+    bench(work, tls=context)

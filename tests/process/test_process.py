@@ -15,7 +15,6 @@ import httpx
 import pytest
 from fleetds import IMAGE, Fleetd, aws, free_port, pool, wait_for
 
-
 # -- start -----------------------------------------------------------------------------------------
 
 
@@ -27,7 +26,7 @@ def test_a_start_serves_and_a_stop_touches_nothing(fleetd: Fleetd) -> None:
     assert fleetd.socket.stat().st_mode & 0o777 == 0o660
     assert (fleetd.data / "fleetd.db").stat().st_mode & 0o077 == 0
     assert (fleetd.data / "cell.key").stat().st_mode & 0o077 == 0
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as agents:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", verify=False) as agents:
         assert agents.get("/healthz").status_code == 200
         assert agents.get("/readyz").json() == {"ready": True, "why": ""}
         for path in ("/metrics", "/v1/nodes", "/v1", "/docs", "/openapi.json"):
@@ -47,8 +46,8 @@ def test_a_start_serves_and_a_stop_touches_nothing(fleetd: Fleetd) -> None:
 
 @pytest.mark.parametrize("after_s", [0.0, 0.7, 1.4])
 def test_a_signal_while_starting(fleetd: Fleetd, after_s: float) -> None:
-    """A real start with its imports. A process that Python has not given handlers yet dies of the signal itself: that is a stop,
-    too. No half state: the next start serves."""
+    """A real start with its imports. A process that Python has not given handlers yet dies of the
+    signal itself: that is a stop, too. No half state: the next start serves."""
     fleetd.zygote = None
     fleetd.start(wait=False)
     time.sleep(after_s)

@@ -166,7 +166,7 @@ def _fork(ask: dict[str, Any], wakes: tuple[int, int]) -> int:
         code = 0
     except SystemExit as end:
         code = int(end.code or 0)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 — the child must never return into the zygote
         import traceback
 
         traceback.print_exc()
