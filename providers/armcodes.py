@@ -57,6 +57,8 @@ CODES: Final[Mapping[str, type[ProviderError]]] = {
     "InvalidResourceReference": InvalidRequest,  # no such subnet or security group
     "LocationNotAvailableForResourceType": InvalidRequest,
     "NoRegisteredProviderFound": InvalidRequest,
+    "AvailabilityZoneNotSupported": InvalidRequest,  # no zone of that number [K]
+    "InvalidTagNameOrValue": InvalidRequest,  # [K]
     "PropertyChangeNotAllowedOnNewResource": InvalidRequest,  # [K]
     "RequestDisallowedByPolicy": InvalidRequest,
     "MissingApiVersionParameter": InvalidRequest,

@@ -81,8 +81,8 @@ class Settings(BaseModel):
     endpoint_url: str = ""
     #: Made-up credentials for an emulator; only with a plain ``endpoint_url`` on this machine.
     emulator_credentials: bool = False
-    #: Power states and failures come from a list of the whole subscription. Without it (for a
-    #: subscription full of other VMs) a failed VM shows no code and a stopped one looks running.
+    #: Power states and failures come from a list of the whole subscription, which needs the right
+    #: to read its VMs. Without it a failed VM shows no code and a stopped one looks running.
     power_states: bool = True
     #: How long after its last PUT a create call looks once for failures; 0: lists tell later.
     confirm_s: float = Field(default=10.0, ge=0, le=30)
@@ -124,6 +124,8 @@ class Azure:
             self._pool,
         )
         self._login: Login | None = None
+        self._looking = asyncio.Lock()
+        self._looked: tuple[float, Mapping[str, Status]] | None = None
 
     async def offers(self, need: Need) -> Sequence[Offer]:
         """The catalogue's offers in the configured regions and zones; reserved only if bought."""
@@ -227,17 +229,19 @@ class Azure:
     ) -> dict[int, ProviderError | float]:
         """Accepted VMs that have failed already, as refusals; what is left of them is deleted.
 
-        One list answers for the whole batch. Where it or the delete fails, lists tell: a failed
-        VM stays until it is deleted.
+        One list answers for the whole batch, and for others that wait at the same time. Where it
+        or the delete fails, lists tell: a failed VM stays until it is deleted.
         """
         waits_s = {n: s for n, s in found.items() if not isinstance(s, ProviderError)}
         if not self._settings.confirm_s or not self._settings.power_states:
             return {}
         hint_s = min(HINT_MAX_S, max(waits_s.values()))
-        await self._clock.sleep(max(self._settings.confirm_s, hint_s))
+        wait_s = max(self._settings.confirm_s, hint_s)
+        soonest = self._clock.monotonic() + wait_s / 2
+        await self._clock.sleep(wait_s)
         failed: dict[int, ProviderError | float] = {}
         try:
-            statuses = await self._statuses()
+            statuses = await self._look(soonest)
             for n in waits_s:
                 status = statuses.get(vm_name(spec.token, n), Status())
                 kind = died_of(status.code, status.message)
@@ -247,6 +251,14 @@ class Azure:
         except ProviderError:
             pass
         return failed
+
+    async def _look(self, soonest: float) -> Mapping[str, Status]:
+        """The statuses as of ``soonest`` (monotonic) or later; one caller asks for all."""
+        async with self._looking:
+            if self._looked is None or self._looked[0] < soonest:
+                at = self._clock.monotonic()
+                self._looked = (at, await self._statuses())
+            return self._looked[1]
 
     # -- delete ----------------------------------------------------------------------------------
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from fleet.clock import LoopClock, SeededChance
+from fleet.errors import ProviderError
 from fleet.model import Instance, LaunchSpec, Market, Offer, Owner
 from fleet.sim.faults import Injection, Kind
 from fleet.sim.spec import Lognormal, OfferSpec, Steady, WorldSpec, cloud_spec
+from fleet.sim.wire.asgi import Answer, Receive, Scope, Send, headers_of, read_body, send_answer
 from fleet.sim.wire.azure import AzureApp
 from fleet.sim.wire.serve import Dispatcher, WireServer
 from fleet.sim.world import World
@@ -157,3 +163,100 @@ def azure_wire(_: object, kind: str) -> Iterator[Callable[[int], AzureWire]]:
         yield make
         for harness in made:
             harness.close()
+
+
+class JumpClock(LoopClock):
+    """A sleep takes no time here and all of it in the world."""
+
+    def __init__(self, wire: AzureWire) -> None:
+        super().__init__()
+        self._wire = wire
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        """The world's clock jumps."""
+        self.slept.append(seconds)
+        await self._wire.pass_time(seconds)
+
+
+# -- answers out of a can ----------------------------------------------------------------------
+
+Said = tuple[int, Any, dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> Any:
+        """The JSON body."""
+        return json.loads(self.raw)
+
+    @property
+    def name(self) -> str:
+        """The path's last part."""
+        return self.path.rsplit("/", 1)[1]
+
+
+def refusal(
+    code: str, message: str = "words of the vendor", status: int = 409, **more: Any
+) -> Said:
+    """An error document; ``headers`` are the answer's."""
+    headers = more.pop("headers", {})
+    return status, {"error": {"code": code, "message": message, **more}}, headers
+
+
+class Canned:
+    """A server that says what a script says, and the adapter on it."""
+
+    def __init__(self, script: Callable[[Asked], Said], **over: Any) -> None:
+        self._script, self._over = script, over
+        self.asked: list[Asked] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request as the script wants it."""
+        raw = await read_body(receive)
+        query = scope["query_string"].decode()
+        asked = Asked(scope["method"], scope["path"], query, headers_of(scope), raw)
+        self.asked.append(asked)
+        status, body, headers = self._script(asked)
+        text = body if isinstance(body, str) else json.dumps(body)
+        head = {"content-type": "application/json", **headers}
+        await send_answer(send, Answer(status, text.encode(), head))
+
+    def run(self, work: Callable[[azure.Azure], Any]) -> Any:
+        """What ``work`` returns with an adapter on this server."""
+
+        async def main() -> Any:
+            async with WireServer(self) as server:
+                provider = azure.Azure(azure_settings(server.url, **self._over), LoopClock())
+                try:
+                    return await work(provider)
+                finally:
+                    await provider.aclose()
+
+        return asyncio.run(main())
+
+    def error(self, work: Callable[[azure.Azure], Any]) -> ProviderError:
+        """The error that ``work`` ends in."""
+
+        async def catch(provider: azure.Azure) -> ProviderError:
+            with pytest.raises(ProviderError) as caught:
+                await work(provider)
+            return caught.value
+
+        found = self.run(catch)
+        assert isinstance(found, ProviderError)
+        return found
+
+
+async def everything(provider: azure.Azure, cell: str = "cell") -> list[Instance]:
+    """The whole list."""
+    return [i async for i in provider.list(Owner(cell))]
