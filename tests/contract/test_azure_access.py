@@ -265,7 +265,6 @@ assert not any(m.startswith("azure.") for m in sys.modules), "on import"
 import providers.armlink as link
 real, where = link._import_sdk, []
 link._import_sdk = lambda: (where.append(threading.current_thread()), real())
-sys.path.insert(0, "tests/contract")
 async def main():
     s = azure.Settings(subscription="0" * 8 + "-0000" * 3 + "-" + "0" * 12, resource_group="g",
         regions={"eastus": arm.Region(
