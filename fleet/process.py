@@ -104,8 +104,9 @@ class Process:
         for listener in self.listeners:
             await listener.start()
         daemon.tasks.start("beat", self._beat(watchman))
+        ports = {listener.name: listener.port for listener in self.listeners if listener.port}
         log.info("serving", cell=self.settings.cell, agents=url, mode=self.settings.mode,
-                 socket=str(self.settings.socket_path), pid=os.getpid())  # fmt: skip
+                 socket=str(self.settings.socket_path), ports=ports, pid=os.getpid())  # fmt: skip
         sdnotify.notify(READY="1", STATUS="serving", MAINPID=str(os.getpid()))
         code = await self._ended
         await self._stop(code)

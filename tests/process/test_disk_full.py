@@ -12,6 +12,12 @@ import pytest
 from fleetds import FAST, IMAGE, PATIENT, Emulator, Fleetd, aws, pool, wait_for
 from zygote import Zygote
 
+from fleet.errors import StoreFull
+from fleet.model import Reason
+from fleet.sim.faults import Injection, Kind
+from fleet.sim.trial import Trial, virtual
+from fleet.store.door import Store
+
 
 @pytest.fixture
 def small(folder: Path) -> Iterator[Path]:
@@ -88,3 +94,56 @@ def test_a_full_disk(folder: Path, small: Path, zygote: Zygote) -> None:
     finally:
         fleetd.close()
         emulator.close()
+
+
+def test_a_full_database_without_a_mount(folder: Path) -> None:
+    """The same rules where nothing may be mounted: SQLite itself is told to stop growing."""
+
+    def there() -> bool:
+        return (folder / "fleetd.db.ballast").exists()
+
+    async def main() -> None:
+        store = Store(f"sqlite:///{folder}/fleetd.db")
+        trial = Trial(5, store=store)
+        await trial.start()
+        store.keep_ballast()
+        assert await trial.until(lambda: trial.serving() == 8 and trial.ready() == 10,
+                                 timeout_s=3600)  # fmt: skip
+        cell = trial.up.cell
+
+        def limit(pages: int) -> int:
+            return store.call(
+                lambda tx: int(
+                    tx.connection().exec_driver_sql(f"PRAGMA max_page_count={pages}").scalar_one()
+                )
+            )
+
+        full_at = limit(1)  # SQLite answers with what there is
+        assert there()
+        node = trial.up.cell.view.pool_nodes("train")[0]
+        for _ in range(1000):
+            try:
+                await cell.commit(cell.note("node", node.id, Reason.CORDONED, "x" * 900,
+                                            actor="test"))  # fmt: skip
+            except StoreFull:
+                break
+        assert cell.full
+        assert "disk" in cell.guards
+        assert not there()
+        limit(full_at + 1000)  # what the ballast gave
+        held = store.keep_ballast
+        store.keep_ballast = lambda: False  # type: ignore[method-assign]
+
+        trial.world.inject(Injection(Kind.HOST_DEATH))
+        assert await trial.until(lambda: trial.ready() == 9, timeout_s=3600)
+        assert trial.serving() == 8  # the spare serves
+        await trial.clock.sleep(1800)
+        assert len(cell.view.pool_nodes("train")) == 9  # nothing is launched
+        assert cell.full
+
+        store.keep_ballast = held  # type: ignore[method-assign]
+        assert await trial.until(lambda: trial.ready() == 10, timeout_s=3600)
+        assert not cell.full
+        await trial.close()
+
+    virtual(main)

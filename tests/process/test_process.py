@@ -13,7 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fleetds import IMAGE, Fleetd, aws, free_port, pool, wait_for
+from fleetds import IMAGE, Emulator, Fleetd, aws, free_port, pool, wait_for
+from zygote import Zygote
 
 # -- start -----------------------------------------------------------------------------------------
 
@@ -35,6 +36,10 @@ def test_a_start_serves_and_a_stop_touches_nothing(fleetd: Fleetd) -> None:
         assert agents.post("/v1/agent/report", json={}).status_code == 401
         assert agents.post("/v1/agent/register", json={}).status_code == 422
     text = fleetd.get("/metrics").text
+    scraped = httpx.get(
+        f"http://127.0.0.1:{fleetd.said('serving')[-1]['ports']['metrics']}/metrics"
+    )
+    assert len(scraped.text.splitlines()) == len(text.splitlines())
     assert 'fleetd_agent_requests_refused_total{cause="unauthorized"} 1.0' in text
     assert 'fleetd_agent_requests_refused_total{cause="malformed"} 1.0' in text
     assert 'fleetd_task_period_seconds{task="observe"}' in text
@@ -150,6 +155,26 @@ def test_check_config_online_names_what_refuses(fleetd: Fleetd) -> None:
     code, said = fleetd.once("check-config", "--online")
     assert code == 1
     assert "\nerror: east refuses to list instances\n  why   " in said
+
+
+def test_check_config_online_with_a_cloud_that_answers(
+    fleetd: Fleetd, folder: Path, zygote: Zygote
+) -> None:
+    emulator = Emulator(folder, zygote)
+    fleetd.write(providers=[aws(emulator.url, name="east")])
+    code, said = fleetd.once("check-config", "--online")
+    emulator.close()
+    assert code == 0
+    assert "east: 0 instances of cell test, " in said
+    assert not fleetd.data.exists()
+
+
+def test_simulate_prints_a_summary(fleetd: Fleetd, folder: Path, zygote: Zygote) -> None:
+    log = folder / "simulated"
+    args = ("simulate", "--seed", "3", "--hours", "0.5", "--nodes", "8")
+    assert zygote.spawn(*args, log=log).wait(60) == 0
+    assert "in service 8 of 8" in log.read_text()
+    assert "aws" in log.read_text()
 
 
 # -- the database ----------------------------------------------------------------------------------
