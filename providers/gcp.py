@@ -304,7 +304,7 @@ def _notice(one: Instance, i: Any) -> CloudNotice | None:
     return CloudNotice(one.ref, "maintenance", moment(plan.window_start_time), text)
 
 
-def open(
+def open(  # noqa: A001 — the registry's word for every cloud
     settings: Settings, *, clock: Clock, chance: Chance, recorder: Recorder | None = None
 ) -> Provider:
     """The provider for ``settings``: paced, retried, recorded; makes no call."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fleet.clock import LoopClock, SeededChance
-from fleet.model import LaunchSpec, Market, Offer
+from fleet.model import Instance, LaunchSpec, Market, Offer, Owner
 from fleet.sim.faults import Injection, Kind
 from fleet.sim.spec import Lognormal, OfferSpec, Steady, WorldSpec, cloud_spec
 from fleet.sim.wire.gcp import PREFIX, GcpApp
@@ -16,6 +16,7 @@ from fleet.sim.wire.serve import Dispatcher, WireServer
 from fleet.sim.world import World
 from providers import gcp
 from providers.base import TAG_IMAGE, Provider
+from providers.gce.sdk import connect
 
 PROJECT, REGION, TYPE = "fleetd-test", "us-central1", "a3-highgpu-8g"
 ZONE, OTHER = "us-central1-a", "us-central1-c"
@@ -142,3 +143,35 @@ def gcp_wire(base: type[Any]) -> Iterator[Callable[[int], Any]]:
         yield make
         for harness in made:
             harness.close()
+
+
+CALM: dict[str, Any] = {
+    "pending_s": Lognormal(20.0, 0.0),
+    "terminate_s": Lognormal(30.0, 0.0),
+    "lag_s": 0.0,
+}
+
+
+class Bench(GcpWire):
+    """The skin with a small adapter of its own; world time goes by when the test says so."""
+
+    def __init__(self, runner: asyncio.Runner, level: int, **over: Any) -> None:
+        self.run = runner.run
+        super().__init__(runner, level, **{**CALM, **over})
+
+    async def listed(self, cell: str = "cell") -> list[Instance]:
+        return [i async for i in self.provider.list(Owner(cell))]
+
+    def sdk(self, work: Callable[[Any], Any]) -> Any:
+        """What the SDK's clients give, called in a thread as the adapter does."""
+
+        async def main() -> Any:
+            clients = await asyncio.to_thread(
+                connect, self.url, emulator=True, direct=True, pool=4, timeout_s=10.0
+            )
+            try:
+                return await asyncio.to_thread(work, clients)
+            finally:
+                clients.close()
+
+        return self.run(main())

@@ -19,7 +19,7 @@ from fleet.clock import Chance
 from fleet.model import Phase
 from fleet.sim.machine import Machine
 from fleet.sim.vendor import CODES, Trouble
-from fleet.sim.wire.gce.filters import BadFilter, Test, parse
+from fleet.sim.wire.gce.filters import BadFilterError, Test, parse
 from fleet.sim.wire.gce.operations import Operations
 from fleet.sim.world import World
 
@@ -29,7 +29,7 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DOMAINS: Final = {"quotaExceeded": "usageLimits", "rateLimitExceeded": "usageLimits"}
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818 — the word of the error tree
     """An error answer: HTTP status, Google's reason, message."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -179,7 +179,7 @@ class Engine:
         """The call's filter."""
         try:
             return parse(call.query.get("filter", ""))
-        except BadFilter as e:
+        except BadFilterError as e:
             raise invalid(f"Invalid value for field 'filter': {e}") from None
 
     def page(

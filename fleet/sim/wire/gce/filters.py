@@ -23,12 +23,12 @@ _TOKEN: Final = re.compile(
 )
 
 
-class BadFilter(ValueError):
+class BadFilterError(ValueError):
     """A filter that cannot be read."""
 
 
 def parse(text: str) -> Test:
-    """The test that ``text`` means; raises BadFilter."""
+    """The test that ``text`` means; raises BadFilterError."""
     if not text.strip():
         return lambda _: True
     tokens: list[re.Match[str]] = []
@@ -36,12 +36,12 @@ def parse(text: str) -> Test:
     while at < end:
         found = _TOKEN.match(text, at)
         if found is None:
-            raise BadFilter(f"Invalid list filter expression: {text[at:]!r}")
+            raise BadFilterError(f"Invalid list filter expression: {text[at:]!r}")
         tokens.append(found)
         at = found.end()
     test, rest = _all_of(tokens)
     if rest:
-        raise BadFilter(f"Invalid list filter expression: {rest[0].group()!r}")
+        raise BadFilterError(f"Invalid list filter expression: {rest[0].group()!r}")
     return test
 
 
@@ -53,7 +53,7 @@ def _all_of(tokens: list[re.Match[str]]) -> tuple[Test, list[re.Match[str]]]:
             tokens = tokens[1:]
         test, tokens = _any_of(tokens)
         tests.append(test)
-    return lambda f: all(t(f) for t in tests), tokens
+    return (lambda f: all(t(f) for t in tests)) if len(tests) != 1 else tests[0], tokens
 
 
 def _any_of(tokens: list[re.Match[str]]) -> tuple[Test, list[re.Match[str]]]:
@@ -67,13 +67,13 @@ def _any_of(tokens: list[re.Match[str]]) -> tuple[Test, list[re.Match[str]]]:
 
 def _term(tokens: list[re.Match[str]]) -> tuple[Test, list[re.Match[str]]]:
     if not tokens or tokens[0]["word"] or tokens[0]["paren"] == ")":
-        raise BadFilter("Invalid list filter expression: a term is missing")
+        raise BadFilterError("Invalid list filter expression: a term is missing")
     first, rest = tokens[0], tokens[1:]
     if first["field"]:
         return _compare(first["field"], first["op"], first["value"].strip("\"'")), rest
     test, rest = _all_of(rest)
     if not rest:
-        raise BadFilter("Invalid list filter expression: ')' is missing")
+        raise BadFilterError("Invalid list filter expression: ')' is missing")
     return test, rest[1:]
 
 
@@ -84,7 +84,7 @@ def _compare(field: str, op: str, value: str) -> Test:
         try:
             pattern = re.compile(value)
         except re.error as e:
-            raise BadFilter(f"Invalid regular expression: {value!r}") from e
+            raise BadFilterError(f"Invalid regular expression: {value!r}") from e
         return lambda f: bool(pattern.fullmatch(f(field) or "")) is (op == "eq")
     if op in (">", ">=", "<", "<="):
         return lambda f: _ordered(f(field), op, value)

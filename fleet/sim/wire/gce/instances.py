@@ -7,7 +7,7 @@ became an instance, so only its operation tells of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from fleet.model import Instance, Market, Phase
@@ -97,20 +97,23 @@ def _found(e: Engine, call: Call) -> Iterator[tuple[int, tuple[Machine, Instance
             yield machine.seq, (machine, shown)
 
 
+#: What filters may ask of an instance beside its labels.
+_FIELDS: Final[Mapping[str, Callable[[Engine, Machine, Instance], str]]] = {
+    "name": lambda e, m, s: e.named(m),
+    "id": lambda e, m, s: m.id,
+    "status": lambda e, m, s: _STATUS[s.phase],
+    "zone": lambda e, m, s: f"{ROOT}projects/{s.ref.provider}/zones/{m.offer.zone}",
+    "scheduling.provisioningModel": lambda e, m, s: (
+        "SPOT" if m.offer.market is Market.SPOT else "STANDARD"
+    ),
+}
+
+
 def _fields(e: Engine, machine: Machine, shown: Instance) -> Fields:
     def read(name: str) -> str | None:
         if name.startswith("labels."):
             return machine.tags.get(name[7:])
-        offer = machine.offer
-        spot = "SPOT" if offer.market is Market.SPOT else "STANDARD"
-        values = {
-            "name": e.named(machine),
-            "id": machine.id,
-            "status": _STATUS[shown.phase],
-            "zone": f"{ROOT}projects/{shown.ref.provider}/zones/{offer.zone}",
-            "scheduling.provisioningModel": spot,
-        }
-        return values.get(name)
+        return _FIELDS[name](e, machine, shown) if name in _FIELDS else None
 
     return read
 

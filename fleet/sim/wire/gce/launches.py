@@ -31,7 +31,7 @@ def insert(e: Engine, call: Call) -> str:
     region = e.region(call.zone)
     e.cloud.admit("launch", region, 1)
     item = e.decode("Instance", call.body)
-    order = _order(e, call, item, call.request_id or item.name)
+    order = _order(e, call, item, call.request_id)
     _name(item.name)
     return _heard(e, region, lambda: _insert(e, call, item.name, order))
 
@@ -49,7 +49,7 @@ def bulk_insert(e: Engine, call: Call) -> str:
     for name in names:
         _name(name)
     e.cloud.admit("launch", region, body.count)
-    order = _order(e, call, body.instance_properties, call.request_id or names[0])
+    order = _order(e, call, body.instance_properties, call.request_id)
     least = body.min_count or body.count
     return _heard(e, region, lambda: _bulk(e, call, names, order, least))
 
@@ -148,7 +148,7 @@ def _member(e: Engine, call: Call, order: Order, n: int) -> Machine | Failure:
     """One more of a bulkInsert; a quota that is used up meanwhile fails its operation."""
     own = Order(
         order.region, order.zone, order.instance_type, order.market, order.image_id,
-        order.user_data, order.tags, key=f"{order.key}/{n}",
+        order.user_data, order.tags, key=order.key and f"{order.key}/{n}",
     )  # fmt: skip
     try:
         return _launched(e, call, own)

@@ -7,7 +7,7 @@ the oldest are forgotten first, their request ids with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -47,7 +47,9 @@ class Operation:
     failure: Failure | None = None
     due_at: float = 0.0
     members: list[Operation] = field(default_factory=list)
+    #: Its JSON, and whether it was done when that was made.
     text: str = ""
+    told: bool = False
 
     @property
     def name(self) -> str:
@@ -70,22 +72,15 @@ class Operation:
 
     def field(self, name: str, now: float) -> str | None:
         """A field's text, as filters see it."""
+        read = _FIELDS.get(name)
+        return (read(self) or None) if read is not None else self._moving(name, now)
+
+    def _moving(self, name: str, now: float) -> str | None:
+        """A field that changes with time."""
         done, failure = self.state(now)
-        values = {
-            "name": self.name,
-            "id": str(self.ident),
-            "operationType": self.kind,
-            "status": "DONE" if done else "RUNNING",
-            "targetLink": self.target_link,
-            "targetId": self.target_id,
-            "operationGroupId": self.group,
-            "clientOperationId": self.request_id,
-            "zone": f"{ROOT}projects/{self.project}/zones/{self.zone}",
-            "user": self.user,
-            "insertTime": stamp(self.at),
-            "httpErrorStatusCode": str(failure.status) if failure else "",
-        }
-        return values.get(name) or None
+        if name == "status":
+            return "DONE" if done else "RUNNING"
+        return str(failure.status) if failure and name == "httpErrorStatusCode" else None
 
     @property
     def target_link(self) -> str:
@@ -94,10 +89,10 @@ class Operation:
         return f"{place}/instances/{self.target}" if self.target else f"{place}/instances"
 
     def render(self, types: Any, now: float) -> str:
-        """Its JSON; kept once it cannot change any more."""
-        if self.text:
-            return self.text
+        """Its JSON; made once while it runs and once when it is done."""
         done, failure = self.state(now)
+        if self.text and self.told == done:
+            return self.text
         status = types.Operation.Status.DONE if done else types.Operation.Status.RUNNING
         place = f"{ROOT}projects/{self.project}/zones/{self.zone}"
         values: dict[str, Any] = {
@@ -126,8 +121,23 @@ class Operation:
             values |= _failed(failure)
         made = types.Operation(values)
         text = str(types.Operation.to_json(made, use_integers_for_enums=False, indent=None))
-        self.text = text if done else ""
+        self.text, self.told = text, done
         return text
+
+
+#: Fields that never change, as filters see them.
+_FIELDS: Final[Mapping[str, Callable[[Operation], str]]] = {
+    "name": lambda op: op.name,
+    "id": lambda op: str(op.ident),
+    "operationType": lambda op: op.kind,
+    "targetLink": lambda op: op.target_link,
+    "targetId": lambda op: op.target_id,
+    "operationGroupId": lambda op: op.group,
+    "clientOperationId": lambda op: op.request_id,
+    "zone": lambda op: f"{ROOT}projects/{op.project}/zones/{op.zone}",
+    "user": lambda op: op.user,
+    "insertTime": lambda op: stamp(op.at),
+}
 
 
 def _failed(failure: Failure) -> dict[str, Any]:
