@@ -299,14 +299,15 @@ def test_filters(text: str, result: bool) -> None:
 
 
 def test_ids_come_from_the_worlds_chance_alone(make: Make) -> None:
-    def ids() -> list[str]:
-        b = make()
-        b.sdk(lambda c: [put(c, f"n-{n}") for n in range(3)])
-        return sorted(m.id for m in b.world.existing())
+    """Numbers for Google, names for the agents that report."""
 
-    first = ids()
-    assert all(i.isdigit() for i in first)
-    assert ids() == first
+    def ids() -> list[int]:
+        b = make()
+        made = b.sdk(lambda c: [put(c, f"n-{n}").target_id for n in range(3)])
+        assert sorted(m.id for m in b.world.existing()) == ["n-0", "n-1", "n-2"]
+        return list(made)
+
+    assert ids() == ids()
 
 
 def test_settings_for_the_skin_are_checked() -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from fleet.clock import Chance
-from fleet.model import Phase
+from fleet.model import Instance, Phase
 from fleet.sim.machine import Machine
 from fleet.sim.vendor import CODES, Trouble
 from fleet.sim.wire.gce.filters import BadFilterError, Test, parse
@@ -29,7 +29,7 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DOMAINS: Final = {"quotaExceeded": "usageLimits", "rateLimitExceeded": "usageLimits"}
 
 
-class Refusal(Exception):  # noqa: N818 — the word of the error tree
+class Refusal(Exception):
     """An error answer: HTTP status, Google's reason, message."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -93,6 +93,16 @@ class Call:
         return f"projects/{self.project}/zones/{self.zone}/{kind}/{name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A machine with its name, the project that asked for it, and its numeric id."""
+
+    machine: Machine
+    name: str
+    project: str
+    number: int
+
+
 class Engine:
     """One simulated Compute Engine."""
 
@@ -102,7 +112,7 @@ class Engine:
         self.types: Any = importlib.import_module("google.cloud.compute_v1")
         self.operations = Operations()
         self._machines: dict[tuple[str, str], Machine] = {}
-        self._names: dict[str, tuple[str, str]] = {}
+        self._held: dict[str, Held] = {}
 
     def zones(self) -> dict[str, str]:
         """Every zone that sells something, with its region."""
@@ -134,12 +144,31 @@ class Engine:
 
     def named(self, machine: Machine) -> str:
         """A machine's name."""
-        return self._names.get(machine.id, (f"instance-{machine.seq}", ""))[0]
+        held = self._held.get(machine.id)
+        return held.name if held is not None else f"instance-{machine.seq}"
+
+    def number(self, machine: Machine) -> int:
+        """A machine's numeric id."""
+        held = self._held.get(machine.id)
+        return held.number if held is not None else int(machine.id)
+
+    def machine(self, shown: Instance) -> Machine:
+        """The machine of a snapshot; its first one was taken before it had its name."""
+        held = self._held.get(shown.ref.instance_id)
+        return held.machine if held else self.cloud.machines[shown.ref.instance_id]
 
     def take(self, call: Call, name: str, machine: Machine) -> None:
-        """Give a new machine its name."""
+        """Give a new machine its name: agents report under it, and every verb knows it."""
+        held = Held(machine, name, call.project, int(machine.id))
         self._machines[call.zone, name] = machine
-        self._names[machine.id] = (name, call.project)
+        self._held[machine.id] = held
+        if name in self.cloud.machines:
+            return  # in another zone, or not yet forgotten
+        existing = self.world._existing  # noqa: SLF001 — until an order can name its machine
+        self.cloud.machines[name] = self.cloud.machines.pop(machine.id)
+        existing[name] = existing.pop(machine.id)
+        machine.id = name
+        self._held[name] = held
 
     def holder(self, zone: str, name: str) -> Machine | None:
         """The machine that exists under a name, shown or not."""
@@ -149,8 +178,8 @@ class Engine:
     def shown(self, call: Call) -> Machine:
         """The machine that lists show under the call's name or id; raises Refusal for none."""
         machine = self._machines.get((call.zone, call.name))
-        if machine is None and call.name.isdigit():
-            machine = self.cloud.machines.get(call.name)
+        if machine is None and call.name.isdigit() and call.name in self._held:
+            machine = self._held[call.name].machine
         seen = self.cloud.shown.get(machine.id) if machine is not None else None
         if machine is None or seen is None or seen.phase is Phase.TERMINATED:
             raise not_found(call.place("instances", call.name))
@@ -165,13 +194,13 @@ class Engine:
             del self._machines[zone, name]
             if m.preempted or (m.code == host and not m.died):
                 kind = "preempted" if m.preempted else "hostError"
-                project = self._names.get(m.id, ("", "unknown"))[1]
+                project = self._held[m.id].project
                 op = self.operations.add(
                     f"compute.instances.{kind}", project, zone, name, m.ended_at
                 )
-                op.target_id, op.user = m.id, "system"
-        for ident in [i for i in self._names if i not in self.cloud.machines]:
-            del self._names[ident]
+                op.target_id, op.user = str(self.number(m)), "system"
+        machines = self.cloud.machines
+        self._held = {i: h for i, h in self._held.items() if h.machine.id in machines}
 
     # -- lists ----------------------------------------------------------------------------------
 

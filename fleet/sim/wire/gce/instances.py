@@ -44,7 +44,7 @@ def delete(e: Engine, call: Call) -> str:
     e.cloud.terminate([machine.id])
     op = e.operations.add("delete", call.project, call.zone, e.named(machine), e.world.now())
     op.machine = machine
-    op.target_id = machine.id if machine.id.isdigit() else ""
+    op.target_id = str(e.number(machine))
     e.operations.remember(op, call.request_id)
     return op.render(e.types, e.world.now())
 
@@ -91,7 +91,7 @@ def _listing(kind: str, items: str, token: str) -> str:
 def _found(e: Engine, call: Call) -> Iterator[tuple[int, tuple[Machine, Instance]]]:
     """What lists show and the filter wants, in order of creation."""
     wanted = e.wanted(call)
-    rows = [(e.cloud.machines[s.ref.instance_id], s) for s in e.cloud.listing()]
+    rows = [(e.machine(s), s) for s in e.cloud.listing()]
     for machine, shown in sorted(rows, key=lambda r: r[0].seq):
         if shown.phase is not Phase.TERMINATED and wanted(_fields(e, machine, shown)):
             yield machine.seq, (machine, shown)
@@ -100,7 +100,7 @@ def _found(e: Engine, call: Call) -> Iterator[tuple[int, tuple[Machine, Instance
 #: What filters may ask of an instance beside its labels.
 _FIELDS: Final[Mapping[str, Callable[[Engine, Machine, Instance], str]]] = {
     "name": lambda e, m, s: e.named(m),
-    "id": lambda e, m, s: m.id,
+    "id": lambda e, m, s: str(e.number(m)),
     "status": lambda e, m, s: _STATUS[s.phase],
     "zone": lambda e, m, s: f"{ROOT}projects/{s.ref.provider}/zones/{m.offer.zone}",
     "scheduling.provisioningModel": lambda e, m, s: (
@@ -146,7 +146,7 @@ def _instance(e: Engine, project: str, machine: Machine, shown: Instance) -> dic
                        "instance_termination_action": "DELETE"}  # fmt: skip
     item: dict[str, Any] = {
         "kind": "compute#instance",
-        "id": int(machine.id) if machine.id.isdigit() else (1 << 62) + machine.seq,
+        "id": e.number(machine),
         "name": name,
         "zone": place,
         "machine_type": f"{place}/machineTypes/{offer.instance_type}",

@@ -113,7 +113,7 @@ def _begun(e: Engine, call: Call, op: Operation, name: str, made: Machine | Fail
         op.failure, op.due_at = made, e.world.now() + e.refuse_s
         op.target_id = str(op.ident + (1 << 61))
     else:
-        op.machine, op.target_id = made, made.id if made.id.isdigit() else str(op.ident)
+        op.machine, op.target_id = made, made.id
         e.take(call, name, made)
 
 
