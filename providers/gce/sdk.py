@@ -39,10 +39,10 @@ def connect(endpoint: str, *, emulator: bool, direct: bool, pool: int, timeout_s
 
     ``direct`` ignores proxies of the environment. Raises google.auth's errors.
     """
-    import google.auth  # noqa: PLC0415 — seconds to import, only where it is configured
-    from google.api_core.client_options import ClientOptions  # noqa: PLC0415
-    from google.cloud import compute_v1  # noqa: PLC0415
-    from requests.adapters import HTTPAdapter  # noqa: PLC0415
+    import google.auth
+    from google.api_core.client_options import ClientOptions
+    from google.cloud import compute_v1
+    from requests.adapters import HTTPAdapter
 
     credentials = _emulator() if emulator else google.auth.default(scopes=[SCOPE])[0]
     options = ClientOptions(api_endpoint=endpoint or None)
@@ -68,7 +68,7 @@ def connect(endpoint: str, *, emulator: bool, direct: bool, pool: int, timeout_s
 
 def _emulator() -> Any:
     """Credentials that always say the same word: no file, no network, no refresh."""
-    from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
+    from google.auth.credentials import AnonymousCredentials
 
     class Emulator(AnonymousCredentials):
         def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
