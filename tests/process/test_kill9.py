@@ -172,6 +172,35 @@ class Judge:
         open_ = self.rows("SELECT 1 FROM batches WHERE settled_at IS NULL")
         return [s for (s,) in states] == ["READY"] * nodes and len(served) == nodes and not open_
 
+    def settle(self, nodes: int, when: str) -> None:
+        """Wait for the target; what stands in its way when it is not reached."""
+        try:
+            wait_for(lambda: self.settled(nodes), 60, when)
+        except AssertionError:
+            columns = "id, state, reason, message, instance_id, token"
+            live = self.rows(f"SELECT {columns} FROM nodes WHERE state <> 'TERMINATED'")
+            open_ = self.rows("SELECT token, n, attempts, last_error FROM batches "
+                              "WHERE settled_at IS NULL")  # fmt: skip
+            rests = self.rows("SELECT scope, until, level, reason, message FROM rests")
+            parts = ["nodes", *live, "open batches", *open_, "rests", *rests]
+            tail = self._fleetd.text().splitlines()[-30:]
+            raise AssertionError("\n".join([f"{when}: not {nodes} nodes", *map(str, parts),
+                                            *tail])) from None  # fmt: skip
+
+    def story(self, instances: set[str], found: Seen) -> str:
+        """All that is known of some instances and their tokens."""
+        lines = []
+        for instance, state, token in found:
+            if instance in instances:
+                lines += [f"{instance} is {state} under {token}"]
+                lines += map(str, self.rows(f"SELECT * FROM batches WHERE token = '{token}'"))
+                lines += map(str, self.rows(f"SELECT * FROM nodes WHERE token = '{token}'"))
+                lines += map(str, self.rows(
+                    "SELECT e.* FROM events e JOIN nodes n ON n.id = e.object_id "
+                    f"WHERE n.token = '{token}' ORDER BY e.id"))  # fmt: skip
+                lines += [f"{i} {s}" for i, s, t in found if t == token]
+        return "\n".join(lines)
+
     def check(self, nodes: int, before: list[tuple[Any, ...]]) -> None:
         """Tokens, owners, history."""
         found = listed(self._url)
@@ -180,7 +209,8 @@ class Judge:
             assert n <= batch[token], f"{n} instances under {token} of a batch of {batch[token]}"
         alive = {i for i, state, _ in found if state in ("pending", "running")}
         owned = self.rows("SELECT instance_id FROM nodes WHERE state <> 'TERMINATED'")
-        assert alive == {i for (i,) in owned}
+        strangers = alive - {i for (i,) in owned}
+        assert not strangers, self.story(strangers, found)
         assert len(alive) == nodes
         after = self.events()
         assert after[: len(before)] == before, "an acknowledged event is gone"
@@ -207,7 +237,7 @@ def test_kill_9_at_any_moment(cell: Fleetd) -> None:
         before = judge.events()
         cell.end(signal.SIGKILL)
         cell.start(env=ENV)
-        wait_for(lambda want=nodes: judge.settled(want), 40, f"round {n}: {nodes} nodes\n")
+        judge.settle(nodes, f"seed {SEED}, round {n}")
         judge.check(nodes, before)
     assert aimed >= ROUNDS // 4
     assert cell.end()[0] == 0
