@@ -2,7 +2,7 @@
 
 Invariant: a VM is made by one PUT under a name that its token decides, only if nothing has that
 name, and its NIC and disk live and die with it; so a repeat, a crash and a time-out can make no
-second one. Nothing here decides, ``armcodes`` does: each vendor code is one class of
+second one. Nothing here decides, ``arm.codes`` does: each vendor code is one class of
 ``fleet.errors``.
 """
 
@@ -29,9 +29,9 @@ from fleet.errors import (
     Unavailable,
 )
 from fleet.model import Instance, InstanceRef, LaunchSpec, Market, Need, Offer, Owner
-from providers.arm import Login, Region, Status, instance, name_in, status_of, vm_body, vm_name
-from providers.armcodes import DIED, AlreadyThere, died_of
-from providers.armlink import Link, Target, plain_loopback
+from providers.arm.codes import DIED, AlreadyThere, died_of
+from providers.arm.link import Link, Target, plain_loopback
+from providers.arm.vm import Login, Region, Status, instance, name_in, status_of, vm_body, vm_name
 from providers.base import TAG_CELL, TAG_TOKEN, CreateResult, Provider
 from providers.catalog import catalog
 from providers.pace import Bucket, Rates
@@ -196,7 +196,7 @@ class Azure:
         group, name = self._settings.resource_group, vm_name(spec.token, n)
 
         async def send(client: Any) -> float:
-            from azure.core import MatchConditions  # noqa: PLC0415 — slow, imported by now
+            from azure.core import MatchConditions
 
             poller = await client.virtual_machines.begin_create_or_update(
                 group,

@@ -38,7 +38,7 @@ from fleet.errors import (
 from fleet.model import Market, Outcome, Phase
 from fleet.sim.capacity import BucketSpec
 from providers import azure
-from providers.arm import Region, image_id_of, image_reference, vm_name
+from providers.arm.vm import Region, image_id_of, image_reference, vm_name
 from providers.base import CreateResult
 
 Make = Callable[..., AzureWire]

@@ -32,7 +32,7 @@ from fleet.clock import LoopClock, SeededChance
 from fleet.errors import Ambiguous, InvalidRequest, ProviderError, Unauthorized, Unavailable
 from fleet.model import InstanceRef, Market, Need, Owner, Phase
 from providers import azure, registry
-from providers.arm import Region
+from providers.arm.vm import Region
 from providers.wrap import Wrapped
 
 Make = Callable[..., AzureWire]
@@ -173,7 +173,7 @@ def test_missing_credentials_are_unauthorized(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("url", ["", "https://management.usgovcloudapi.net/"])
 def test_real_endpoints_are_signed_for_themselves(url: str) -> None:
     """The token's audience is the Resource Manager that is spoken to; plain HTTP is refused."""
-    from providers.armlink import Target, _connect
+    from providers.arm.link import Target, _connect
 
     async def main() -> None:
         connection = _connect(Target(SUBSCRIPTION, url, False, 5.0, 30.0))
@@ -259,15 +259,16 @@ def test_the_sdk_is_imported_when_it_is_needed_and_off_the_loop() -> None:
     """0.1 s without it, a second more with it."""
     code = """
 import asyncio, sys, threading
-from providers import azure, arm
+from providers import azure
 from fleet.clock import LoopClock
 assert not any(m.startswith("azure.") for m in sys.modules), "on import"
-import providers.armlink as link
-real, where = link._import_sdk, []
-link._import_sdk = lambda: (where.append(threading.current_thread()), real())
+from providers.arm import link
+from providers.arm.vm import Region
+real, where = link._connect, []
+link._connect = lambda target: where.append(threading.current_thread()) or real(target)
 async def main():
     s = azure.Settings(subscription="0" * 8 + "-0000" * 3 + "-" + "0" * 12, resource_group="g",
-        regions={"eastus": arm.Region(
+        regions={"eastus": Region(
             subnet="/subscriptions/s/resourceGroups/r/providers/n/subnets/x")},
         ssh_public_key="ssh-x", endpoint_url="http://127.0.0.1:1", emulator_credentials=True)
     p = azure.Azure(s, LoopClock())

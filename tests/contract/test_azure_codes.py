@@ -22,8 +22,7 @@ from fleet.errors import (
 )
 from fleet.model import InstanceRef, Outcome, Phase
 from providers import registry
-from providers.arm import Status, instance, name_in, phase_of, status_of
-from providers.armcodes import (
+from providers.arm.codes import (
     ALL_ZONES,
     BOOT_FAILED,
     BY_TEXT,
@@ -33,6 +32,7 @@ from providers.armcodes import (
     died_of,
     translate,
 )
+from providers.arm.vm import Status, instance, name_in, phase_of, status_of
 
 _QUOTA = (
     "Operation could not be completed as it results in exceeding approved standardNDSv5Family "

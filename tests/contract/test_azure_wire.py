@@ -24,8 +24,8 @@ from wire_azure import (
 
 from fleet.model import Market
 from fleet.sim.vendor import BUCKETS
-from fleet.sim.wire.azureshapes import problem
-from providers.arm import Login, Region, vm_body
+from fleet.sim.wire.arm.shapes import problem
+from providers.arm.vm import Login, Region, vm_body
 
 Make = Callable[..., AzureWire]
 API = "api-version=2026-04-01"

@@ -21,7 +21,7 @@ from fleet.sim.wire.azure import AzureApp
 from fleet.sim.wire.serve import Dispatcher, WireServer
 from fleet.sim.world import World
 from providers import azure
-from providers.arm import Region
+from providers.arm.vm import Region
 from providers.base import TAG_IMAGE, Provider
 
 SUBSCRIPTION, GROUP = "00000000-0000-0000-0000-0000000000aa", "fleetd-test"

@@ -17,7 +17,9 @@ from urllib.parse import parse_qsl
 from fleet.clock import Chance
 from fleet.model import Market
 from fleet.sim.vendor import Denied, Trouble
-from fleet.sim.wire import azurecalls, azurecatalog, azureshapes
+from fleet.sim.wire.arm import calls, catalog, shapes
+from fleet.sim.wire.arm.calls import Call, Refusal, region_of
+from fleet.sim.wire.arm.estate import Estate
 from fleet.sim.wire.asgi import (
     Answer,
     Dropped,
@@ -28,8 +30,6 @@ from fleet.sim.wire.asgi import (
     read_body,
     send_answer,
 )
-from fleet.sim.wire.azurecalls import Call, Refusal, region_of
-from fleet.sim.wire.azurevm import Estate
 from fleet.sim.world import World
 
 _SUBSCRIPTION: Final = "/subscriptions/{subscription}"
@@ -41,20 +41,20 @@ _IMAGE: Final = _GROUP + _COMPUTE + "/galleries/{gallery}/images/{image}/version
 
 Work = Callable[[Call], Answer]
 ROUTES: Final[tuple[tuple[str, str, Work], ...]] = (
-    ("PUT", _VM, azurecalls.put_vm),
-    ("GET", _VM, azurecalls.get_vm),
-    ("DELETE", _VM, azurecalls.delete_vm),
-    ("GET", _VM + "/instanceview", azurecalls.get_instance_view),
-    ("GET", _GROUP + _COMPUTE + "/virtualmachines", azurecalls.list_group),
-    ("GET", _SUBSCRIPTION + _COMPUTE + "/virtualmachines", azurecalls.list_all),
-    ("GET", _LOCATION + "/operations/{operation}", azurecalls.get_operation),
-    ("GET", _LOCATION + "/usages", azurecatalog.list_usages),
-    ("GET", _SUBSCRIPTION + _COMPUTE + "/skus", azurecatalog.list_skus),
-    ("GET", _IMAGE, azurecatalog.get_image_version),
-    ("GET", _GROUP + "/resources", azurecatalog.list_resources),
-    ("GET", _GROUP, azurecatalog.get_group),
-    ("GET", _SUBSCRIPTION + "/locations", azurecatalog.list_locations),
-    ("GET", _SUBSCRIPTION, azurecatalog.get_subscription),
+    ("PUT", _VM, calls.put_vm),
+    ("GET", _VM, calls.get_vm),
+    ("DELETE", _VM, calls.delete_vm),
+    ("GET", _VM + "/instanceview", calls.get_instance_view),
+    ("GET", _GROUP + _COMPUTE + "/virtualmachines", calls.list_group),
+    ("GET", _SUBSCRIPTION + _COMPUTE + "/virtualmachines", calls.list_all),
+    ("GET", _LOCATION + "/operations/{operation}", calls.get_operation),
+    ("GET", _LOCATION + "/usages", catalog.list_usages),
+    ("GET", _SUBSCRIPTION + _COMPUTE + "/skus", catalog.list_skus),
+    ("GET", _IMAGE, catalog.get_image_version),
+    ("GET", _GROUP + "/resources", catalog.list_resources),
+    ("GET", _GROUP, catalog.get_group),
+    ("GET", _SUBSCRIPTION + "/locations", catalog.list_locations),
+    ("GET", _SUBSCRIPTION, catalog.get_subscription),
 )
 _PATTERNS: Final = tuple(
     (method, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path) + "/?$", re.IGNORECASE), work)
@@ -77,7 +77,7 @@ class AzureApp:
         self._world, self._cloud, self._chance = world, world.clouds[name], chance
         self._page_size = page_size
         self.estate = Estate(world)
-        azureshapes.problem({})
+        shapes.problem({})
         #: Requests by handler's name, and errors by code: for tests and the demo.
         self.requests: dict[str, int] = {}
         self.errors: dict[str, int] = {}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from fleet.sim.wire.arm.calls import Call, Refusal, answer
 from fleet.sim.wire.asgi import Answer
-from fleet.sim.wire.azurecalls import Call, Refusal, answer
 
 
 def get_subscription(call: Call) -> Answer:

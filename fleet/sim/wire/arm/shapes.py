@@ -20,7 +20,7 @@ def problem(body: object, type_name: str = "VirtualMachine") -> str:
 @cache
 def _types() -> dict[str, Any]:
     """The typed dictionaries and the enums that they name (1 s, once per process)."""
-    from azure.mgmt.compute import models, types  # noqa: PLC0415 — slow
+    from azure.mgmt.compute import models, types
 
     return {**vars(models), **vars(types)}
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fleet.errors import InvalidRequest
 from fleet.model import Instance, InstanceRef, LaunchSpec, Market, Outcome, Phase
-from providers.armcodes import BOOT_FAILED, died_of
+from providers.arm.codes import BOOT_FAILED, died_of
 from providers.base import TAG_CELL, TAG_IMAGE, TAG_POOL, TAG_TOKEN
 
 #: The first API version of Microsoft.Network with a delete option; needed for an inline NIC.

@@ -21,9 +21,9 @@ from fleet.model import Instance, Market, Phase
 from fleet.sim.cloud import Cloud
 from fleet.sim.order import Fate, Order
 from fleet.sim.vendor import Denied, Trouble
+from fleet.sim.wire.arm.estate import Estate, Vm, state_of, status_json, view_of, vm_body, vm_json
+from fleet.sim.wire.arm.shapes import problem
 from fleet.sim.wire.asgi import Answer, Dropped
-from fleet.sim.wire.azureshapes import problem
-from fleet.sim.wire.azurevm import Estate, Vm, state_of, status_json, view_of, vm_body, vm_json
 from fleet.sim.world import World
 
 #: Seconds between polls that Azure asks for.
@@ -31,7 +31,7 @@ POLL_S: Final = "10"
 _NAME: Final = re.compile(r"^[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9_])?$", re.IGNORECASE)
 
 
-class Refusal(Exception):  # noqa: N818 — the word of the error tree
+class Refusal(Exception):
     """An error that the form of the request, or what exists, decides."""
 
     def __init__(self, code: str, message: str, status: int = 400, target: str = "") -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from fleet.errors import ProviderError, Unauthorized, Unavailable
-from providers.armcodes import translate
+from providers.arm.codes import translate
 from providers.pool import BlockingPool
 
 T = TypeVar("T")
@@ -63,17 +63,18 @@ class Link:
 
     async def _connected(self) -> _Connection:
         async with self._building:
-            if self._closed:
-                raise Unavailable("this provider is closed", code="Closed")
-            if self._connection is None:
+            if self._connection is None and not self._closed:
                 try:
-                    await self._pool.run(_import_sdk)
-                    self._connection = _connect(self._target)
+                    self._connection = await self._pool.run(lambda: _connect(self._target))
                 except ProviderError:
                     raise
                 except Exception as e:
                     raise translate(e, creates=False) from e
-            return self._connection
+            connection = self._connection
+            if self._closed or connection is None:
+                await self.aclose()  # closed while it was being made
+                raise Unavailable("this provider is closed", code="Closed")
+            return connection
 
     async def aclose(self) -> None:
         """Take no new calls; close when the last one under way has ended."""
@@ -117,7 +118,7 @@ class _EmulatorCredential:
 
     async def get_token(self, *scopes: str, **_: Any) -> Any:
         """A token that does not expire."""
-        from azure.core.credentials import AccessToken  # noqa: PLC0415 — slow, imported by now
+        from azure.core.credentials import AccessToken
 
         return AccessToken("emulator.emulator.emulator", 2**40)
 
@@ -125,19 +126,12 @@ class _EmulatorCredential:
         """Nothing is held."""
 
 
-def _import_sdk() -> None:
-    """What ``_connect`` needs, imported in a thread."""
-    import azure.identity.aio  # noqa: PLC0415 — slow
-    import azure.mgmt.compute.aio  # noqa: PLC0415 — slow
-    import azure.mgmt.core.policies  # noqa: F401, PLC0415 — slow
-
-
 def _connect(target: Target) -> _Connection:
-    """A client whose pipeline signs and decodes, and does nothing else."""
-    from azure.core.pipeline import PipelineRequest, policies  # noqa: PLC0415 — imported by now
-    from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415
-    from azure.mgmt.compute.aio import ComputeManagementClient  # noqa: PLC0415
-    from azure.mgmt.core.policies import (  # noqa: PLC0415
+    """A client whose pipeline signs and decodes, and does nothing else; slow, for a thread."""
+    from azure.core.pipeline import PipelineRequest, policies
+    from azure.identity.aio import DefaultAzureCredential
+    from azure.mgmt.compute.aio import ComputeManagementClient
+    from azure.mgmt.core.policies import (
         AsyncARMChallengeAuthenticationPolicy,
     )
 
