@@ -20,6 +20,7 @@ from fleet.errors import StoreFull
 from fleet.guards import Grace, Pause
 from fleet.lifecycle import Rules, deadline
 from fleet.model import Node, Owner, Reason, State
+from fleet.plan import is_spare
 from fleet.rules import DEFAULT_HEALTH, PoolRules, pool_rules
 from fleet.store import control, write
 from fleet.store.door import Store
@@ -42,7 +43,7 @@ class Cell:
     clock: Clock
     chance: Chance
     providers: Mapping[str, Provider]
-    key: bytes
+    key: bytes = field(repr=False)
     agent_url: str = ""
     view: View = field(default_factory=View)
     watch: Watch = field(default_factory=Watch)
@@ -165,8 +166,6 @@ class Cell:
 
     def spares(self, pool: str) -> list[Node]:
         """READY nodes of a pool that could serve at once, best first."""
-        from fleet.plan import is_spare
-
         found = [n for n in self.view.pool_nodes(pool) if is_spare(n)]
         return sorted(found, key=lambda n: (n.id in self.warned, n.ready_at or 0.0))
 

@@ -132,18 +132,19 @@ class ScaledLoop(asyncio.SelectorEventLoop):
         return (time.monotonic() - self._origin) * self._speed
 
 
-class _Scaled(selectors.DefaultSelector):  # type: ignore[valid-type,misc]  # platform alias
+class _Scaled(selectors.DefaultSelector):
     def __init__(self, speed: float) -> None:
         super().__init__()
         self._speed = speed
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        return super().select(None if timeout is None else timeout / self._speed)  # type: ignore[no-any-return]
+        return super().select(None if timeout is None else timeout / self._speed)
 
 
 def scaled_wall(speed: float, since: float) -> Callable[[], float]:
     """A wall clock for a ScaledLoop: ``since`` (Unix seconds) is the moment at which it agreed
-    with the real one, so that one process after another on the same data sees it go on."""
+    with the real one, so that one process after another on the same data sees it go on.
+    """
     return lambda: since + (time.time() - since) * speed
 
 

@@ -121,6 +121,12 @@ class Settings(BaseSettings):
     http: HttpLimits = HttpLimits()
     timing: Timing = Timing()
     limits: Limits = Limits()
+    webhook_hosts: list[str] = Field(
+        default_factory=list, description="Hosts that webhooks may reach"
+    )
+    webhook_private: bool = Field(
+        default=False, description="Webhooks may reach private and loopback addresses"
+    )
     providers: list[dict[str, Any]] = Field(
         default_factory=list, description="One entry per cloud account: kind, name and its settings"
     )

@@ -56,7 +56,8 @@ class Daemon:
 
     async def stop(self) -> None:
         """No new decisions; in-flight cloud calls may finish, their tokens are committed anyway.
-        No node is touched by a stop (PC-153)."""
+        No node is touched by a stop (PC-153).
+        """
         await self.tasks.stop()
         await self.cell.effects.stop(self.cell.settings.timing.stop_s)
         for provider in self.cell.providers.values():

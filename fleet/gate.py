@@ -7,12 +7,15 @@ blames nobody; only a measured failure fails the gate. The verdict names its evi
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from fleet.model import CheckResult, CheckStatus, HealthReport, Verdict
 
 SOURCE = "pool health policy"
+_DIGITS: Final = re.compile(r"\d{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,8 @@ class Bound:
 @dataclass(frozen=True, slots=True)
 class GatePolicy:
     """What the gate asks for. ``gpu`` and ``gpus`` come from the pool, the rest from its health
-    policy. ``driver_min`` compares dotted numbers."""
+    policy. ``driver_min`` compares dotted numbers.
+    """
 
     gpu: str
     gpus: int
@@ -98,16 +102,23 @@ def _one(result: CheckResult, bound: Bound | None, required: bool) -> tuple[str,
         doubt = f"{result.name}{where} {result.status}: {result.message}"
         return "", doubt if required else ""
     if result.value is not None and not math.isfinite(result.value):
-        return "", f"{result.name}{where} is not a finite number"
+        return "", f"{result.name}{where} is not a finite number" if required else ""
     if result.status is CheckStatus.FAIL:
-        shown = result.message or (f"{result.value:g} {result.unit}" if result.value else "failed")
+        shown = result.message or _shown(result)
         return f"{result.name}{where} {shown}".rstrip(), ""
+    if bound is not None and result.value is None and required:
+        # A pass without the measured value cannot be held against the bound (PC-161).
+        return "", f"{result.name}{where} passed without a value"
     if bound is not None and result.value is not None:
         if bound.least is not None and result.value < bound.least:
             return f"{result.name}{where} {result.value:g} of ≥ {bound.least:g} {bound.unit}", ""
         if bound.most is not None and result.value > bound.most:
             return f"{result.name}{where} {result.value:g} of ≤ {bound.most:g} {bound.unit}", ""
     return "", ""
+
+
+def _shown(result: CheckResult) -> str:
+    return "failed" if result.value is None else f"{result.value:g} {result.unit}"
 
 
 def gpu_matches(reported: str, wanted: str) -> bool:
@@ -122,6 +133,7 @@ def gpu_matches(reported: str, wanted: str) -> bool:
 
 def _at_least(version: str, least: str) -> bool:
     def parts(text: str) -> tuple[int, ...]:
-        return tuple(int(p) for p in text.split(".") if p.isdecimal())
+        # ``570.86.10-grid`` is 570.86.10: a suffix says who built it, not how old it is.
+        return tuple(int(m.group()) for p in text.split(".") if (m := _DIGITS.match(p)))
 
     return bool(version) and parts(version) >= parts(least)

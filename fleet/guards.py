@@ -58,7 +58,8 @@ class Permit:
 
 def budget_limit(total: int, policy: RepairPolicy) -> int:
     """Nodes of a domain that may be ill or under repair at once: max(floor, share), at most
-    ``absolute``, rounded up so that a pool of three can lose one (PC-070, PC-071, PC-159)."""
+    ``absolute``, rounded up so that a pool of three can lose one (PC-070, PC-071, PC-159).
+    """
     return max(policy.floor, min(policy.absolute, math.ceil(policy.share * total - 1e-9)))
 
 
@@ -104,7 +105,8 @@ def blind(silent: int, watched: int, *, list_age_s: float | None, list_limit_s: 
 @dataclass
 class Grace:
     """No verdict and no sweep before one full list of each provider and two report intervals
-    since this process began to watch (BOSH #2527, MCM #657)."""
+    since this process began to watch (BOSH #2527, MCM #657).
+    """
 
     started_at: float
     report_interval_s: float
@@ -113,8 +115,7 @@ class Grace:
     def over(self, provider: str, now: float) -> bool:
         """True when nodes of ``provider`` may be judged."""
         return (
-            provider in self.first_list_at
-            and now >= self.started_at + 2 * self.report_interval_s
+            provider in self.first_list_at and now >= self.started_at + 2 * self.report_interval_s
         )
 
 

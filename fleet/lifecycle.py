@@ -89,6 +89,8 @@ class Facts:
     rebooted: bool = False
     replacement_ready: bool = False
     quarantine_free: bool = False
+    #: The cloud has answered lately: what it does not show as running is not running.
+    lists_fresh: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,8 @@ def advance(
 
 def due(node: Node, facts: Facts, rules: Rules) -> float | None:
     """The earliest time at which ``advance`` could act on ``node`` if nothing new were learned,
-    None if time alone never does. May lie in the past while a guard holds a step back."""
+    None if time alone never does. May lie in the past while a guard holds a step back.
+    """
     if node.state is S.LAUNCHING:
         return (node.accepted_at or node.requested_at or node.state_since) + rules.launch_s
     if node.state is S.BOOTING:
@@ -180,34 +183,26 @@ def _gone(node: Node, facts: Facts) -> Step | None:
     if not ended and facts.listed is not Listed.MISSING:
         return None
     code = inst.code if inst else ""
-    text = (
-        inst.message if inst else ""
-    ) or "no complete list shows the instance any more"
+    text = (inst.message if inst else "") or "no complete list shows the instance any more"
     message = f"{code}: {text}" if code else text
     evidence = {"code": code, "phase": inst.phase if inst else "missing"}
     early = node.state in (S.LAUNCHING, S.BOOTING, S.CHECKING)
     if inst is not None and inst.preempted:
         outcome = Outcome.PREEMPTED if early else None
-        return Step(
-            S.TERMINATING, Reason.PREEMPTED, message, outcome, evidence=evidence
-        )
+        return Step(S.TERMINATING, Reason.PREEMPTED, message, outcome, evidence=evidence)
     if early:
         outcome = (inst.died if inst else None) or Outcome.LOST
-        return Step(
-            S.TERMINATING, Reason.DIED_AFTER_ACCEPT, message, outcome, evidence=evidence
-        )
+        return Step(S.TERMINATING, Reason.DIED_AFTER_ACCEPT, message, outcome, evidence=evidence)
     return Step(S.TERMINATING, Reason.EXTERNALLY_TERMINATED, message, evidence=evidence)
 
 
-def _launching(
-    node: Node, facts: Facts, now: float, rules: Rules, _: Allowed
-) -> Step | None:
+def _launching(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -> Step | None:
     if node.wish:
         return _cancel(node)
     if facts.instance is not None and facts.instance.phase is Phase.RUNNING:
         return Step(S.BOOTING, Reason.INSTANCE_RUNNING)
     since = node.accepted_at or node.requested_at or node.state_since
-    if now >= since + rules.launch_s:
+    if now >= since + rules.launch_s and facts.lists_fresh:
         if taken := _taken(facts):
             return taken
         if node.instance_id:
@@ -226,16 +221,14 @@ def _launching(
     return None
 
 
-def _booting(
-    node: Node, facts: Facts, now: float, rules: Rules, _: Allowed
-) -> Step | None:
+def _booting(node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed) -> Step | None:
     if node.wish:
         return _cancel(node)
     if node.first_report_at is not None:
         return Step(S.CHECKING, Reason.FIRST_REPORT)
     # The timer starts when the cloud says running: a wait in its queue is not boot (PC-112, 114).
     since = node.running_at or node.state_since
-    if now >= since + rules.boot_s:
+    if now >= since + rules.boot_s and allowed.silence:
         if taken := _taken(facts):
             return taken
         text = f"no report {_s(now - since)} after the cloud said running"
@@ -243,13 +236,17 @@ def _booting(
     return None
 
 
-def _checking(
-    node: Node, facts: Facts, now: float, rules: Rules, _: Allowed
-) -> Step | None:
+def _checking(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -> Step | None:
     if node.wish:
         return _cancel(node)
     if taken := _taken(facts):
         return taken
+    if facts.fatal is not None:
+        text = _fault_text(facts.fatal)
+        to = S.QUARANTINED if facts.quarantine_free else S.TERMINATING
+        return Step(
+            to, Reason.GATE_FAILED, text, Outcome.GATE_FAILED, evidence={"fault": facts.fatal.code}
+        )
     verdict = facts.gate
     if verdict is not None and verdict.ok:
         return Step(S.READY, Reason.GATE_PASSED, verdict.summary, Outcome.READY)
@@ -271,7 +268,8 @@ def _checking(
 
 def _taken(facts: Facts) -> Step | None:
     """The cloud takes the machine back, or has said that it will: whatever fails now says nothing
-    of image and machine (PC-036)."""
+    of image and machine (PC-036).
+    """
     if facts.notice:
         return Step(S.TERMINATING, facts.notice_reason, facts.notice, Outcome.PREEMPTED)
     if facts.instance is not None and facts.instance.preempted:
@@ -280,15 +278,13 @@ def _taken(facts: Facts) -> Step | None:
     return None
 
 
-def _ready(
-    node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed
-) -> Step | None:
+def _ready(node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed) -> Step | None:
     leave = _leave(node, facts, rules, allowed)
     if leave is not None:
         return leave
     if not allowed.judge:
         return None
-    silent = _silent_s(node, facts, now)
+    silent = _silent_s(facts, now)
     if silent >= rules.silent_s and allowed.silence:
         text = f"silent {_s(silent)} of {_s(rules.replace_silent_s)}"
         return Step(S.SUSPECT, Reason.AGENT_SILENT, text)
@@ -299,15 +295,13 @@ def _ready(
     return None
 
 
-def _suspect(
-    node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed
-) -> Step | None:
+def _suspect(node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed) -> Step | None:
     leave = _leave(node, facts, rules, allowed)
     if leave is not None:
         return leave
     if not allowed.judge:
         return None
-    silent = _silent_s(node, facts, now)
+    silent = _silent_s(facts, now)
     fresh = silent < rules.silent_s
     warned = facts.warning is not None
     if facts.rebooted:
@@ -320,18 +314,14 @@ def _suspect(
     # A node that speaks now and then never reaches the long silence: the state's own deadline
     # counts too, whatever reasons took turns (Karpenter #2833).
     if allowed.silence and (silent >= rules.replace_silent_s or (late and not fresh)):
-        return Step(
-            S.DRAINING, Reason.AGENT_SILENT, f"silent {_s(silent)}", budget=True
-        )
+        return Step(S.DRAINING, Reason.AGENT_SILENT, f"silent {_s(silent)}", budget=True)
     if fresh and warned and late:
         text = _fault_text(facts.warning)
         return Step(S.DRAINING, Reason.WARNING_PERSISTS, text, budget=True)
     return None
 
 
-def _regate(
-    node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed
-) -> Step | None:
+def _regate(node: Node, facts: Facts, now: float, rules: Rules, allowed: Allowed) -> Step | None:
     """A machine that rebooted proves itself again before it counts as healthy (PC-181)."""
     verdict = facts.gate
     if verdict is not None and verdict.ok:
@@ -341,9 +331,7 @@ def _regate(
     if verdict is not None:
         return Step(S.DRAINING, Reason.WARNING_PERSISTS, verdict.summary, budget=True)
     if now >= node.state_since + rules.replace_silent_s and allowed.silence:
-        return Step(
-            S.DRAINING, Reason.AGENT_SILENT, "no gate after a reboot", budget=True
-        )
+        return Step(S.DRAINING, Reason.AGENT_SILENT, "no gate after a reboot", budget=True)
     return None
 
 
@@ -367,13 +355,9 @@ def _leave(node: Node, facts: Facts, rules: Rules, allowed: Allowed) -> Step | N
             evidence=evidence,
         )
     if node.wish == "drain":
-        return Step(
-            S.DRAINING, Reason.OPERATOR_DRAIN, f"{node.wish_by}: {node.wish_reason}"
-        )
+        return Step(S.DRAINING, Reason.OPERATOR_DRAIN, f"{node.wish_by}: {node.wish_reason}")
     if node.wish == "replace" and facts.replacement_ready:
-        return Step(
-            S.DRAINING, Reason.OPERATOR_REPLACE, f"{node.wish_by}: {node.wish_reason}"
-        )
+        return Step(S.DRAINING, Reason.OPERATOR_REPLACE, f"{node.wish_by}: {node.wish_reason}")
     if node.wish in _WISHES:
         return Step(S.DRAINING, _WISHES[node.wish], node.wish_reason)
     return None
@@ -386,12 +370,8 @@ _WISHES: Final = {
 }
 
 
-def _draining(
-    node: Node, facts: Facts, now: float, rules: Rules, _: Allowed
-) -> Step | None:
-    done = (
-        facts.drained or not node.last_slot
-    )  # a node that never served has nothing to drain
+def _draining(node: Node, facts: Facts, now: float, rules: Rules, _: Allowed) -> Step | None:
+    done = facts.drained or not node.last_slot  # a node that never served has nothing to drain
     late = now >= node.state_since + rules.drain_s
     if not done and not late:
         return None
@@ -402,9 +382,7 @@ def _draining(
     return Step(S.TERMINATING, reason, node.message)
 
 
-def _quarantined(
-    node: Node, facts: Facts, now: float, rules: Rules, _: Allowed
-) -> Step | None:
+def _quarantined(node: Node, _facts: Facts, now: float, rules: Rules, _: Allowed) -> Step | None:
     if node.wish or now >= node.state_since + rules.quarantine_s:
         return Step(S.TERMINATING, Reason.QUARANTINE_OVER, node.message)
     return None
@@ -415,17 +393,14 @@ def _cancel(node: Node) -> Step:
     return Step(S.TERMINATING, reason, node.wish_reason, Outcome.CANCELLED)
 
 
-def _silent_s(node: Node, facts: Facts, now: float) -> float:
+def _silent_s(facts: Facts, now: float) -> float:
     """Seconds without a report; a node that we have not heard of since start counts from then."""
     last = facts.last_report_at
     return 0.0 if last is None else now - last
 
 
 def _persists(facts: Facts, now: float, rules: Rules) -> bool:
-    return (
-        facts.warning_since is not None
-        and now >= facts.warning_since + rules.warning_persist_s
-    )
+    return facts.warning_since is not None and now >= facts.warning_since + rules.warning_persist_s
 
 
 def _fault_text(fault: Fault | None) -> str:

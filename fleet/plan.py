@@ -7,8 +7,8 @@ Pools are planned apart: one dry pool never delays another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from fleet.errors import Cooldown, ProviderError
@@ -71,7 +71,8 @@ class PoolView:
     instances: int = 0
     batch_max: int = 100
     deleted: bool = False
-    held_providers: Mapping[str, str] | None = None
+    #: Launches in flight of other pools by scope: what rests is probed once, not once a pool.
+    elsewhere: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,8 @@ def _rest(
     if before is not None and now < before.until < FOREVER:
         level = before.level  # answers to calls sent before the rest began teach nothing new
         return Rest(scope, before.until, level, 1, reason, message[:500])
-    level = before.level + 1 if before is not None else 1
+    recent = before is not None and now < before.until + most  # an old failure is forgotten
+    level = before.level + 1 if before is not None and recent else 1
     if first >= FOREVER:
         return Rest(scope, FOREVER, level, 1, reason, message[:500])
     length = min(most, first * 2 ** min(level - 1, 30))
@@ -146,7 +148,8 @@ def boot_rest(
     rests: Mapping[str, Rest], now: float, luck: float,
 ) -> Rest | None:  # fmt: skip
     """The boot breaker: ``outcomes`` (newest last, True = READY) of accepted launches of one
-    (pool, image, type). Trips on 3 failures in a row, or 5 with more than half of the last 20."""
+    (pool, image, type). Trips on 3 failures in a row, or 5 with more than half of the last 20.
+    """
     last = outcomes[-BOOT_LAST:]
     bad = sum(not ok for ok in last)
     in_row = len(last) >= BOOT_ROW and not any(last[-BOOT_ROW:])
@@ -232,7 +235,8 @@ def _fill(view: PoolView, count: int, short: int, now: float) -> Plan:
 
 def _counts(node: Node) -> bool:
     """Does this node count towards what the pool wants? A node that is to leave does not, nor
-    does a spare that nobody may use."""
+    does a spare that nobody may use.
+    """
     if node.wish:
         return False
     if node.state in (State.READY, State.SUSPECT) and node.cordoned and not node.slot:
@@ -241,12 +245,19 @@ def _counts(node: Node) -> bool:
 
 
 def _in_flight(view: PoolView) -> dict[str, int]:
+    counts = dict(view.elsewhere)
+    for scope, n in in_flight(view.nodes).items():
+        counts[scope] = counts.get(scope, 0) + n
+    return counts
+
+
+def in_flight(nodes: Iterable[Node]) -> dict[str, int]:
+    """Launches on their way by every scope that could rest."""
     counts: dict[str, int] = {}
-    for node in view.nodes:
-        if node.state not in IN_FLIGHT:
-            continue
-        for scope in scopes(node.offer, pool=view.name, image_id=node.image_id).values():
-            counts[scope] = counts.get(scope, 0) + 1
+    for node in nodes:
+        if node.state in IN_FLIGHT:
+            for scope in scopes(node.offer, pool=node.pool, image_id=node.image_id).values():
+                counts[scope] = counts.get(scope, 0) + 1
     return counts
 
 
@@ -259,7 +270,8 @@ def _ends(offer: Offer, view: PoolView, now: float) -> list[float]:
 
 def _retire(view: PoolView, staying: list[Node], surplus: int) -> tuple[tuple[str, Reason], ...]:
     """Cheapest to lose first: what is not sent yet, what still boots, then the newest spares.
-    A node that serves a slot is never retired here: the assign loop empties slots first."""
+    A node that serves a slot is never retired here: the assign loop empties slots first.
+    """
     reason = Reason.POOL_DELETED if view.deleted else Reason.SURPLUS
     order = {State.REQUESTED: 0, State.LAUNCHING: 1, State.BOOTING: 2, State.CHECKING: 3}
     free = [n for n in staying if not n.slot]

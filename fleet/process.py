@@ -251,7 +251,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
     if _speed() != 1.0:
         return ScaledLoop(_speed())
     try:
-        import uvloop  # noqa: PLC0415 — only where the extra ``server`` brought it
+        import uvloop
     except ImportError:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()

@@ -28,7 +28,10 @@ async def restore(cell: Cell) -> None:
         elif severity is Severity.WARNING:
             pulse.warning = fault
             pulse.warning_since = row.first_at
+    seen = await cell.store.run(control.last_seen)
     for node in cell.view.nodes.values():
         pulse = cell.watch.pulse(node.id)
         pulse.boot_id = node.boot_id
+        boot_id, seq = seen.get(node.id, ("", 0))
+        pulse.seq = seq if boot_id == node.boot_id else 0
         pulse.drained = node.drained_at is not None

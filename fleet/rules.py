@@ -98,7 +98,8 @@ def pool_rules(pool: Pool, health: Mapping[str, HealthPolicy]) -> PoolRules:
         name: Bound(least, most, unit) for name, (least, most, unit) in policy.spec.bounds().items()
     }
     gate = GatePolicy(
-        " ".join(GPUS[spec.gpu].nvml), spec.gpus_per_node, policy.spec.gate_required(), policy.spec.gate_ignored(),
+        " ".join(GPUS[spec.gpu].nvml), spec.gpus_per_node, policy.spec.gate_required(),
+        policy.spec.gate_ignored(),
         bounds, driver.min or "", driver.exact or "",
     )  # fmt: skip
     r = spec.repair

@@ -36,8 +36,8 @@ def spares_needed(
 
     While one spare is being refilled (``refill_s``, p95 of request to READY) the other faults of
     the pool arrive as a Poisson stream with mean nodes × rate × refill time (gpu-health.md 7.9);
-    the quantile of that count plus the fault itself is the answer, at most ``most`` and, for a
-    pool with nodes, at least one.
+    the quantile of that count is the answer, at most ``most`` and, for a pool with nodes, at
+    least one.
     """
     if nodes <= 0 or most <= 0:
         return 0

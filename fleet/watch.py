@@ -49,7 +49,8 @@ class Sightings:
                 self.by_token.setdefault(instance.token, []).append(instance)
             if instance.exists:
                 self.by_pool[instance.pool] = self.by_pool.get(instance.pool, 0) + 1
-        self.first_seen = {i: self.first_seen.get(i, now) for i in self.instances}
+        loose = self.instances.keys() - bound.keys()
+        self.first_seen = {i: self.first_seen.get(i, now) for i in loose}
         misses = {}
         for instance_id, accepted_at in bound.items():
             if instance_id in self.instances:

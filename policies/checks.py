@@ -55,7 +55,7 @@ class CheckDef:
     gate: bool = False
 
 
-R, W, I = Level.REQUIRED, Level.WARN, Level.IGNORE  # noqa: E741 - a table reads better so
+R, W, I = Level.REQUIRED, Level.WARN, Level.IGNORE  # noqa: E741 — columns of a table
 P, Q, S, D = Stage.PASSIVE, Stage.QUICK, Stage.STANDARD, Stage.DEEP
 
 # fmt: off

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from fleet.errors import InputError, Problem
 from policies.text import bad_character, quoted
@@ -167,7 +167,7 @@ class Collector:
         if depth > self.limits.depth:
             self.stop(mark, f"nested deeper than {self.limits.depth} levels", "flatten it")
 
-    def stop(self, mark: Mark, what: str, fix: str = "") -> None:
+    def stop(self, mark: Mark, what: str, fix: str = "") -> NoReturn:
         """Note a problem and give up."""
         self.say(mark, what, fix)
         raise InputError(self.problems)

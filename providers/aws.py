@@ -237,8 +237,8 @@ class Aws:
         return self._clients[region]
 
     def _connect(self) -> dict[str, Any]:
-        import boto3  # noqa: PLC0415 — 0.5 s, in a thread
-        from botocore.config import Config  # noqa: PLC0415
+        import boto3
+        from botocore.config import Config
 
         s = self._settings
         keys: dict[str, Any] = {}
@@ -289,7 +289,7 @@ def _loopback(url: str) -> bool:
         return False
 
 
-def open(  # noqa: A001 — the registry's word for every cloud
+def open(  # noqa: A001 — every adapter's factory
     settings: Settings, *, clock: Clock, chance: Chance, recorder: Recorder | None = None
 ) -> Provider:
     """The provider for ``settings``: paced by EC2's buckets, retried, recorded; makes no call."""

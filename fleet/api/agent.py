@@ -64,7 +64,7 @@ class AgentDoor:
                     col(JoinRow.revoked_at).is_(None)
                 )
             )
-            return {token: node for token, node in rows}
+            return {row[0]: row[1] for row in rows}
 
         self._nodes = await self._cell.store.run(fn)
 
@@ -353,7 +353,8 @@ class AgentDoor:
 
     def _no_pool(self, node: Node, now: float) -> Answer:
         """An adopted machine whose pool nobody has applied yet: what its gate must show is not
-        known, so it waits at the door; that it knocks says that it lives."""
+        known, so it waits at the door; that it knocks says that it lives.
+        """
         self._cell.watch.pulse(node.id).last_at = now
         text = f"pool {node.pool} is not applied here"
         return problem(425, "no_pool", text, {"retry-after": "15"})

@@ -42,11 +42,11 @@ class Health(Protocol):
         ...
 
 
-class TooLong(Exception):  # noqa: N818 — a signal inside this module
+class TooLong(Exception):
     """The body has more bytes than allowed."""
 
 
-class ClientGone(Exception):  # noqa: N818 — a signal inside this module
+class ClientGone(Exception):
     """The client closed before its request was complete."""
 
 

@@ -41,7 +41,7 @@ TITLES: Final[Mapping[int, str]] = {
 }  # fmt: skip
 
 
-class Refusal(FleetError):  # noqa: N818 — named for what it is to the person
+class Refusal(FleetError):
     """A request that is refused: what (``detail``), why, and what to do (``fix``)."""
 
     def __init__(

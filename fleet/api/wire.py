@@ -86,8 +86,8 @@ class Report(_Wire):
     sent_at: Number = 0.0
     kind: Literal["gate", "status"] = "status"
     inventory: Inventory | None = None
-    checks: Annotated[tuple[CheckIn, ...], Field(max_length=2048)] = ()
-    faults: Annotated[tuple[FaultIn, ...], Field(max_length=256)] = ()
+    checks: Annotated[tuple[CheckIn, ...], Field(max_length=2048, strict=False)] = ()
+    faults: Annotated[tuple[FaultIn, ...], Field(max_length=256, strict=False)] = ()
     notice: NoticeIn | None = None
     drained: bool = False
 

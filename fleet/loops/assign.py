@@ -77,12 +77,15 @@ class Assign:
         assert node.state is State.READY
         write.update_node(tx, node, last_slot=slot)
         write.set_slot(tx, slot, node.id, now=now, moved=False)
-        body = {"slot": slot, "pool": rules.name, "from": None, "to": node.id,
-                "instance": node.instance_id, "reason": str(Reason.ASSIGNED), "at": now}  # fmt: skip
+        body = {
+            "slot": slot, "pool": rules.name, "from": None, "to": node.id,
+            "instance": node.instance_id, "reason": str(Reason.ASSIGNED), "at": now,
+        }  # fmt: skip
         write.post(tx, pool=rules.name, urls=list(rules.urls), topic="slot.assigned", body=body,
                    now=now)  # fmt: skip
         write.event(tx, kind="slot", object_id=slot, pool=rules.name, dst=node.id, at=now,
-                    reason=Reason.ASSIGNED, actor=ME, message=f"{slot} is served by {node.id}")  # fmt: skip
+                    reason=Reason.ASSIGNED, actor=ME,
+                    message=f"{slot} is served by {node.id}")  # fmt: skip
 
     async def _shrink(self, rules: PoolRules, extra: list[str], now: float) -> None:
         cell = self._cell

@@ -20,7 +20,7 @@ from fleet.model import State
 from fleet.store import control, queries, rollup
 from fleet.store.tables import EventRow, NodeRow, OutboxRow
 
-LEARN_S: Final = 300.0
+LEARN_S: Final = 1800.0
 PRUNE_S: Final = 3600.0
 SEEN_S: Final = 900.0
 #: States in which an instance's GPUs are ours and powered.
@@ -41,9 +41,10 @@ class Flush:
         self._learned: float | None = None
         self._pruned: float | None = None
         self._saved: dict[str, float] = {}
+        self._counted: tuple[int, dict[tuple[str, str], tuple[int, int]]] = (-1, {})
 
     async def run(self) -> None:
-        """Write last-seen times and GPU hours; every five minutes learn; every hour prune."""
+        """Write last-seen times and GPU hours; every half hour learn; every hour prune."""
         cell = self._cell
         mono, now = cell.clock.monotonic(), cell.clock.now()
         self._check_clock()
@@ -71,24 +72,36 @@ class Flush:
         cell = self._cell
         span = 0.0 if self._last is None else min(mono - self._last, 2 * self.period_s)
         self._last = mono
-        gpu_s: dict[tuple[str, str], tuple[float, float]] = {}
-        for node in cell.view.nodes.values():
-            if node.state in POWERED:
-                key = (node.offer.provider, node.offer.region)
-                gpus, nodes = gpu_s.get(key, (0.0, 0.0))
-                gpu_s[key] = (gpus + span * node.offer.gpus, nodes + span)
+        powered = self._powered()
         rows = self._seen()
 
         def fn(tx: Session) -> None:
-            for (provider, region), (gpus, nodes) in gpu_s.items():
-                rollup.count_health(tx, at=now, provider=provider, region=region, gpu_s=gpus,
-                                    node_s=nodes)  # fmt: skip
+            for (provider, region), (gpus, nodes) in powered.items():
+                rollup.count_health(
+                    tx, at=now, provider=provider, region=region, gpu_s=span * gpus,
+                    node_s=span * nodes,
+                )  # fmt: skip
             control.save_seen(tx, rows)
 
         try:
             await cell.store.run(fn)
         except StoreFull:
             cell.full = True
+
+    def _powered(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """GPUs and nodes that run on our account by (provider, region), counted again only when
+        a node changed.
+        """
+        view = self._cell.view
+        if self._counted[0] != view.seq:
+            counts: dict[tuple[str, str], tuple[int, int]] = {}
+            for node in view.nodes.values():
+                if node.state in POWERED:
+                    key = (node.offer.provider, node.offer.region)
+                    gpus, nodes = counts.get(key, (0, 0))
+                    counts[key] = (gpus + node.offer.gpus, nodes + 1)
+            self._counted = (view.seq, counts)
+        return self._counted[1]
 
     def _seen(self) -> list[dict[str, object]]:
         """Nodes whose last report moved by a quarter of an hour or more since it was written."""

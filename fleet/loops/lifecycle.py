@@ -21,11 +21,12 @@ from fleet import gate, guards
 from fleet.cell import Cell
 from fleet.errors import InsufficientCapacity, QuotaExceeded, Stale, StoreError
 from fleet.lifecycle import Allowed, Facts, Listed, Rules, Step, advance, deadline, due
+from fleet.loops.repairs import HEALTH, Repairs
 from fleet.model import Actor, Node, Outcome, Reason, State
 from fleet.plan import BOOT_LAST, after_success, boot_rest, rest_after, scopes
 from fleet.rules import PoolRules
 from fleet.store import control, write
-from fleet.watch import Pulse
+from fleet.watch import Pulse, Sightings
 
 log = structlog.get_logger("fleetd")
 
@@ -34,7 +35,6 @@ CHUNK: Final = 200
 #: Every node is looked at this often even if nothing is due: a missed wake costs minutes at most.
 FULL_S: Final = 900.0
 _SERVING: Final = (State.READY, State.SUSPECT)
-_HEALTH: Final = (Reason.FATAL_FAULT, Reason.WARNING_PERSISTS, Reason.AGENT_SILENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +59,17 @@ class Lifecycle:
         self._full_at: float | None = None
         self._due: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
-        self._removals: dict[str, float] = {}
-        self._place: dict[str, tuple[str, str, str]] = {}
+        self._repairs = Repairs(cell)
+        self._blind_until: dict[str, float] = {}
 
     async def load(self) -> None:
         """Read what the Budget must remember across a restart."""
-        since = self._cell.clock.now() - 3600.0
-        rows = await self._cell.store.run(lambda tx: control.health_removals(tx, since))
-        self._removals = {node_id: at for node_id, at, _ in rows}
-        self._place = {node_id: place for node_id, _, place in rows}
+        await self._repairs.load()
 
     async def run(self) -> None:
         """One pass over the nodes that are due."""
         due = self._take_due()
+        self._repairs.tidy(self._cell.clock.now())
         await self._blindness(due)
         for i in range(0, len(due), CHUNK):
             await self._chunk(due[i : i + CHUNK])
@@ -96,9 +94,10 @@ class Lifecycle:
 
     def _again(self, node: Node, facts: Facts, rules: Rules, now: float) -> None:
         """Look at the node again when time alone could move it, and soon if a guard or a wish
-        keeps it waiting."""
+        keeps it waiting.
+        """
         at = due(node, facts, rules)
-        if at is not None and at <= now or node.wish:
+        if (at is not None and at <= now) or node.wish:
             at = now + self.period_s
         if at is None:
             self._due.pop(node.id, None)
@@ -122,7 +121,7 @@ class Lifecycle:
                     continue
                 if not (move.step.budget or move.node.slot or move.step.to in _LEAVING):
                     together.append(move)  # touches nothing another node's decision looks at
-                elif not move.step.budget or await self._budget(node, move.known, now):
+                elif not move.step.budget or await self._repairs.allowed(node, move.known, now):
                     moved |= await self._commit([move], now)
             except StoreError as error:
                 cell.watch.dirty.add(node_id)
@@ -206,7 +205,8 @@ class Lifecycle:
         return Facts(
             instance=cell.watch.instance(node),
             listed=listed,
-            last_report_at=pulse.last_at if pulse.last_at is not None else self._since(node),
+            lists_fresh=self._fresh(seen, now),
+            last_report_at=self._heard(node, pulse),
             good_reports=pulse.good,
             gate=self._gate(node, pulse, known),
             fatal=pulse.fatal,
@@ -221,14 +221,26 @@ class Lifecycle:
             quarantine_free=self._quarantine_free(node, known),
         )
 
+    def _fresh(self, seen: Sightings | None, now: float) -> bool:
+        age = seen.age_s(now) if seen else None
+        return age is not None and age <= self._cell.settings.timing.list_limit_s
+
     def _alive(self, pulse: Pulse, known: PoolRules | None, now: float) -> bool:
         silent_s = known.health.spec.report.silent_s if known else 90.0
         return pulse.last_at is not None and now - pulse.last_at < silent_s
 
+    def _heard(self, node: Node, pulse: Pulse) -> float:
+        """From when on a node's silence counts: its last report, but no time in which its
+        provider was blind. The last agent to come back would else pay for all of the cut.
+        """
+        last = pulse.last_at if pulse.last_at is not None else self._since(node)
+        return max(last, self._blind_until.get(node.offer.provider, last))
+
     def _since(self, node: Node) -> float:
         """Since when a node that this process has not heard is silent: since the process began,
         except that a SUSPECT node keeps its earlier silence once we have listened long enough
-        ourselves, so that restarts cannot keep a dead node for ever."""
+        ourselves, so that restarts cannot keep a dead node for ever.
+        """
         started_at = self._cell.grace.started_at
         known = self._cell.rules(node.pool)
         silent_s = known.health.spec.report.silent_s if known else 90.0
@@ -256,14 +268,15 @@ class Lifecycle:
         cell = self._cell
         provider = node.offer.provider
         if not cell.grace.over(provider, now) or cell.pause.active(cell.clock.monotonic()):
-            return Allowed(judge=False, silence=False)
+            return Allowed(judge=False, silence=node.state not in _SERVING)
         return Allowed(judge=True, silence=f"blind:{provider}" not in cell.guards)
 
     # -- guards ----------------------------------------------------------------------------------
 
     async def _blindness(self, due: list[str]) -> None:
         """Set or clear Blindness per provider from how many agents are silent now; counted when
-        a node that is due is silent, when a provider is blind, or when its lists are old."""
+        a node that is due is silent, when a provider is blind, or when its lists are old.
+        """
         cell = self._cell
         now = cell.clock.now()
         limit_s = cell.settings.timing.list_limit_s
@@ -288,6 +301,8 @@ class Lifecycle:
                 silent.get(provider, 0), watched.get(provider, 0), list_age_s=seen.age_s(now),
                 list_limit_s=limit_s,
             )  # fmt: skip
+            if why:
+                self._blind_until[provider] = now
             await cell.guard(f"blind:{provider}", why, reason=Reason.BLIND, kind="provider",
                              object_id=provider, actor=ME)  # fmt: skip
 
@@ -301,46 +316,6 @@ class Lifecycle:
         known = self._cell.rules(node.pool)
         limit = known.health.spec.report.silent_s if known else 90.0
         return now - last >= limit * 0.75
-
-    async def _budget(self, node: Node, known: PoolRules | None, now: float) -> bool:
-        """May this node be taken out for health now? Trips the breaker's guard if not."""
-        policy = known.repair if known else guards.RepairPolicy()
-        zone = node.zone or node.offer.zone
-        place = f"{node.pool}/{node.offer.provider}/{zone}"
-        permit = guards.may_repair(self._ward(node, zone, now, policy), now, policy)
-        if permit.ok or permit.tripped:
-            self._cell.guards.pop(f"waiting:{place}", None)
-        else:
-            self._cell.guards[f"waiting:{place}"] = permit.why
-        why = permit.why if permit.tripped and not permit.ok else ""
-        await self._cell.guard(f"budget:{place}", why, reason=Reason.BUDGET_EXHAUSTED, kind="pool",
-                               object_id=node.pool, pool=node.pool, actor=ME)  # fmt: skip
-        return permit.ok
-
-    def _ward(self, node: Node, zone: str, now: float, policy: guards.RepairPolicy) -> guards.Ward:
-        cell = self._cell
-        mates = cell.view.pool_nodes(node.pool)
-        here = [
-            n for n in mates
-            if n.offer.provider == node.offer.provider and (n.zone or n.offer.zone) == zone
-        ]  # fmt: skip
-        serving = [n for n in here if n.state in _SERVING]
-        ill = sum(self._ill(n, now) for n in serving)
-        place = (node.pool, node.offer.provider, zone)
-        removed = {i: at for i, at in self._removals.items() if self._place.get(i) == place}
-        recent = [at for at in removed.values() if now - at <= policy.window_s]
-        refilling = any(n.state in _COMING for n in mates)
-        draining = sum(n.state is State.DRAINING and n.id in removed for n in here)
-        repairing = max(draining, len(recent) if refilling else 0)
-        last = max(removed.values(), default=None)
-        return guards.Ward(
-            total=len(serving) + len(recent), unhealthy=ill, removed=len(recent),
-            repairing=repairing, last_repair_at=last,
-        )  # fmt: skip
-
-    def _ill(self, node: Node, now: float) -> bool:
-        pulse = self._cell.watch.pulses.get(node.id) or _NO_PULSE
-        return pulse.fatal is not None or node.state is State.SUSPECT
 
     # -- commit ----------------------------------------------------------------------------------
 
@@ -373,10 +348,8 @@ class Lifecycle:
     def _moved(self, node: Node, step: Step, now: float) -> None:
         """What memory keeps of a committed move."""
         cell = self._cell
-        if step.reason in _HEALTH and step.to is State.DRAINING:
-            self._removals[node.id] = now
-            self._place[node.id] = (node.pool, node.offer.provider, node.zone or node.offer.zone)
-            self._removals = {i: at for i, at in self._removals.items() if now - at < 7200.0}
+        if step.reason in HEALTH and step.to is State.DRAINING:
+            self._repairs.noted(node, now)
         pulse = cell.watch.pulses.get(node.id)
         if pulse is not None and step.reason is Reason.RECOVERED:
             pulse.rebooted = False
@@ -448,4 +421,3 @@ _NO_PULSE: Final = Pulse()
 _ENDED: Final = (Reason.EXTERNALLY_TERMINATED, Reason.DIED_AFTER_ACCEPT, Reason.PREEMPTED)
 _KEEPS: Final = (State.CHECKING, State.DRAINING)
 _LEAVING: Final = (State.DRAINING, State.QUARANTINED, State.TERMINATING)
-_COMING: Final = (State.REQUESTED, State.LAUNCHING, State.BOOTING, State.CHECKING)

@@ -177,7 +177,8 @@ class Observe:
 
     async def _known(self, token: str) -> bool:
         """True for a batch that we made; an adopted one (no user data) is as large as what the
-        lists have shown of it so far, and may show more."""
+        lists have shown of it so far, and may show more.
+        """
 
         def fn(tx: Session) -> bool:
             batch = tx.get(BatchRow, token)

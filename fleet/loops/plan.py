@@ -17,7 +17,7 @@ from fleet.errors import Stale, StoreError
 from fleet.lifecycle import deadline
 from fleet.model import Actor, Node, Outcome, Reason, State
 from fleet.rules import PoolRules, image_ids
-from fleet.store import control, write
+from fleet.store import apply, control, write
 from fleet.tokens import boot_token, digest
 from fleet.userdata import BootData, render
 
@@ -77,7 +77,8 @@ class Plan:
 
     def _started(self) -> bool:
         """Nothing is planned before every provider was listed once or has failed to answer:
-        launching beside instances we have not looked for yet makes doubles (PC-127)."""
+        launching beside instances we have not looked for yet makes doubles (PC-127).
+        """
         cell = self._cell
         return all(
             s.listed_at is not None or s.failing_since is not None
@@ -93,6 +94,8 @@ class Plan:
         if rules is None:
             if name in cell.view.deleted_pools and nodes:
                 await self._end_pool(name, nodes)
+            elif name in cell.view.deleted_pools and not cell.observe_only:
+                await cell.commit(lambda tx: apply.forget_deleted(tx, name))
             return not nodes
         view = self._view(name, rules, nodes)
         planned = pure.plan(view, now)
@@ -120,6 +123,7 @@ class Plan:
             {(o.provider, o.region) for o in offers},
         )  # fmt: skip
         tagged = sum(s.by_pool.get(name, 0) for s in cell.watch.sightings.values())
+        others = cell.view.rests and [n for n in cell.view.nodes.values() if n.pool != name]
         unbound = sum(1 for n in nodes if not n.instance_id)
         return pure.PoolView(
             name=name, wanted=spec.nodes, spares=self._spare_count(name, rules, rates),
@@ -127,11 +131,13 @@ class Plan:
             offers=offers,
             image_ids=ids, nodes=nodes, rests=cell.view.rests,
             instances=max(len(nodes), tagged + unbound), batch_max=cell.settings.limits.batch,
+            elsewhere=pure.in_flight(others or ()),
         )  # fmt: skip
 
     def _spare_count(self, name: str, rules: PoolRules, rates: Rates) -> int:
         """The spares wanted; a learned count rises at once and falls by one only when the new
-        count has been lower by two, so that noise does not churn the fleet."""
+        count has been lower by two, so that noise does not churn the fleet.
+        """
         wanted = rules.spares(rates.failures_per_node_hour, rates.refill_s)
         before = self._spares.get(name)
         if isinstance(rules.pool.spec.spares, int) or before is None or wanted > before:

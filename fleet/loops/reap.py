@@ -89,7 +89,7 @@ class Reap:
         await cell.commit(
             lambda tx: finish(
                 tx, node, now=now, actor=ME, reason=Reason.CONFIRMED_GONE, message=node.message
-            )  # fmt: skip
+            )
         )
         self._asked.pop((node.offer.provider, node.instance_id), None)
         cell.wake("plan")
@@ -109,7 +109,8 @@ class Reap:
 
     def _nothing(self, node: Node, seen: Sightings) -> bool:
         """No instance was ever bound: closed when the batch is settled and a list that began
-        after the visibility window shows no loose instance of it."""
+        after the visibility window shows no loose instance of it.
+        """
         batch = self._cell.view.batches.get(node.token)
         if batch is not None:
             return False  # still open: the launch loop settles it first (PC-007)

@@ -15,7 +15,14 @@ from fleet.sim.faults import Kind
 from fleet.sim.machine import Machine
 from fleet.sim.order import Fate, Order, fingerprint, ident
 from fleet.sim.spec import CloudSpec, OfferSpec
-from fleet.sim.vendor import CODES, MESSAGES, TOKEN_SCOPE, USER_DATA_MAX, Denied, Trouble
+from fleet.sim.vendor import (
+    CODES,
+    MESSAGES,
+    TOKEN_SCOPE,
+    USER_DATA_MAX,
+    Denied,
+    Trouble,
+)
 
 if TYPE_CHECKING:
     from fleet.sim.world import World

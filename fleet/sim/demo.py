@@ -30,8 +30,8 @@ def main(
         put("fleetd demo: four clouds are being set up …")
         with _quiet():
             # These take seconds: after the first line, and where a Ctrl-C is heard.
-            from fleet.clock import ScaledLoop  # noqa: PLC0415
-            from fleet.sim.demo_show import Show  # noqa: PLC0415
+            from fleet.clock import ScaledLoop
+            from fleet.sim.demo_show import Show
 
             with asyncio.Runner(loop_factory=partial(ScaledLoop, speed)) as runner:
                 return runner.run(Show(seed, speed, live, seconds).run())
@@ -49,7 +49,7 @@ def main(
 @contextmanager
 def _quiet() -> Iterator[None]:
     """No log line gets onto the screen; all is as before afterwards."""
-    import structlog  # noqa: PLC0415 — as above
+    import structlog
 
     before, root = structlog.get_config(), logging.getLogger()
     handlers, level = root.handlers[:], root.level

@@ -25,7 +25,16 @@ from fleet.errors import (
     Unauthorized,
     Unavailable,
 )
-from fleet.model import Instance, InstanceRef, LaunchSpec, Need, Offer, Outcome, Owner, Phase
+from fleet.model import (
+    Instance,
+    InstanceRef,
+    LaunchSpec,
+    Need,
+    Offer,
+    Outcome,
+    Owner,
+    Phase,
+)
 from fleet.sim.cloud import Cloud
 from fleet.sim.machine import Machine
 from fleet.sim.order import Fate, Order

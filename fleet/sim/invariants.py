@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy import select
 from sqlmodel import Session, col
 
+from fleet.cell import Cell
 from fleet.guards import budget_limit
 from fleet.lifecycle import NEXT
 from fleet.model import State
@@ -40,7 +41,7 @@ class Invariants:
     _state: dict[str, str] = field(default_factory=dict)
     _unowned: dict[str, float] = field(default_factory=dict)
     _drains: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
-    _peak: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    _held: dict[str, float] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)
 
     def check(self) -> None:
@@ -141,15 +142,30 @@ class Invariants:
         if cell is None or cell.may_destroy():
             return
         now, up = self.trial.clock.now(), cell.grace.started_at
+        self._note_held(cell, now)
         for r in rows:
             if r.deadline_at is None or r.state == State.TERMINATING:
                 continue
-            blind = r.state == State.SUSPECT and (
-                f"blind:{r.provider}" in cell.guards
-                or any(g.startswith(("budget:", "waiting:")) for g in cell.guards)
-            )
-            if now > max(r.deadline_at, up + 120.0) + LATE_S and not blind:
+            held_at = self._held.get(r.provider, 0.0)
+            if r.state == State.SUSPECT:
+                # Silence counts anew from the end of a blindness; the Budget may hold a repair.
+                rules = cell.rules(r.pool)
+                silent_s = rules.health.spec.report.replace_silent_s if rules else 600.0
+                held_at = max(held_at + silent_s, self._held.get("budget", 0.0))
+            if now > max(r.deadline_at, up + 120.0, held_at) + LATE_S:
                 yield f"{r.id} is {r.state} {now - r.deadline_at:.0f} s past its deadline"
+
+    def _note_held(self, cell: Cell, now: float) -> None:
+        """Until when a guard kept deadlines from being acted on: blindness and old lists per
+        provider, the Budget for all.
+        """
+        limit_s = cell.settings.timing.list_limit_s
+        for provider, seen in cell.watch.sightings.items():
+            age_s = seen.age_s(now)
+            if f"blind:{provider}" in cell.guards or age_s is None or age_s > limit_s:
+                self._held[provider] = now
+        if any(name.startswith(("budget:", "waiting:")) for name in cell.guards):
+            self._held["budget"] = now
 
     def _slots(self) -> Iterator[str]:
         cell = self.trial.daemon.cell if self.trial.daemon else None

@@ -60,7 +60,7 @@ class HttpTransport:
 
     def __init__(self, url: str, *, timeout_s: float = 10.0, connections: int = 64) -> None:
         """``url`` is fleetd's address, such as ``http://127.0.0.1:8470``."""
-        import httpx  # noqa: PLC0415 — only where agents speak HTTP
+        import httpx
 
         self._failed = (httpx.HTTPError, OSError)
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)

@@ -132,7 +132,8 @@ class Trial:
 
     async def crash(self) -> None:
         """End the daemon as ``kill -9`` would, as far as one process can: everything in memory
-        and every call in flight is lost, what was committed stays."""
+        and every call in flight is lost, what was committed stays.
+        """
         if self.daemon is None:
             return
         await self.daemon.tasks.stop()

@@ -32,7 +32,7 @@ class Trouble(StrEnum):
     USER = "user"
 
 
-class Denied(FleetError):  # noqa: N818 — a cloud's word, like Refused
+class Denied(FleetError):
     """A simulated cloud's refusal: nothing was made. Skins turn it into their own error form."""
 
     def __init__(self, trouble: Trouble, code: str, message: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import select, update
 from sqlmodel import Session, col
 
 from fleet.errors import Conflict, NotFound
@@ -101,6 +101,12 @@ def delete_policy(tx: Session, kind: str, name: str, *, actor: str, now: float) 
 
 
 def forget_deleted(tx: Session, name: str) -> None:
-    """Drop a deleted pool's row once nothing of it is left."""
-    tx.execute(delete(PolicyRow).where(col(PolicyRow.kind) == "Pool", col(PolicyRow.name) == name))
+    """Empty a deleted pool's row once nothing of it is left. The row stays, so that a pool of the
+    same name goes on with the next version and an old ETag never matches again.
+    """
+    tx.execute(
+        update(PolicyRow)
+        .where(col(PolicyRow.kind) == "Pool", col(PolicyRow.name) == name)
+        .values(spec={})
+    )
     control.bump(tx, "policies")

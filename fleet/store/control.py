@@ -188,6 +188,14 @@ def save_seen(tx: Session, rows: Iterable[dict[str, Any]]) -> None:
         )
 
 
+def last_seen(tx: Session) -> dict[str, tuple[str, int]]:
+    """Boot and sequence number of the last flushed report by node, so that a restart does not
+    take an old report for a new one.
+    """
+    rows = tx.execute(text("SELECT node_id, boot_id, last_seq FROM seen"))
+    return {node_id: (boot_id, seq) for node_id, boot_id, seq in rows}
+
+
 def remove_slots(tx: Session, slots: Iterable[str], now: float) -> None:
     """Empty and retire slots; the rows stay (without a pool) so that readers can follow."""
     seq = next_seq(tx)
@@ -208,6 +216,7 @@ def recent_outcomes(tx: Session, *, pool: str, image_id: str, provider: str, reg
             col(LaunchRow.pool) == pool, col(LaunchRow.image_id) == image_id,
             col(LaunchRow.provider) == provider, col(LaunchRow.region) == region,
             col(LaunchRow.instance_type) == instance_type,
+            col(LaunchRow.accepted_at).is_not(None),
             col(LaunchRow.outcome).in_(("ready", "boot_timeout", "gate_failed", "lost")),
         )
         .order_by(col(LaunchRow.ended_at).desc())
@@ -220,11 +229,13 @@ def health_removals(tx: Session, since: float) -> list[tuple[str, float, tuple[s
     """(node id, when, (pool, provider, zone)) of nodes taken out for health since a time."""
     rows = tx.execute(
         select(
-            col(EventRow.object_id), col(EventRow.at), col(LaunchRow.pool), col(LaunchRow.provider), col(LaunchRow.zone)
+            col(EventRow.object_id), col(EventRow.at), col(LaunchRow.pool),
+            col(LaunchRow.provider), col(LaunchRow.zone),
         )
         .join(LaunchRow, col(LaunchRow.id) == col(EventRow.object_id))
         .where(
-            col(EventRow.at) >= since, col(EventRow.kind) == "node", col(EventRow.dst) == "DRAINING",
+            col(EventRow.at) >= since, col(EventRow.kind) == "node",
+            col(EventRow.dst) == "DRAINING",
             col(EventRow.reason).in_(("fatal_fault", "warning_persists", "agent_silent")),
         )
     )  # fmt: skip

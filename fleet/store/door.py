@@ -39,7 +39,7 @@ UNSAFE_FS: Final = {
 
 
 class Store:
-    """Durable state behind ``run`` (read and write) and ``read`` (read only)."""
+    """Durable state behind ``run``; ``call`` is the same for code without a loop."""
 
     def __init__(self, url: str, *, ballast: bool = True) -> None:
         self.url = url
@@ -95,7 +95,7 @@ class Store:
         ballast = Path(f"{self.path}.ballast")
         try:
             if not ballast.exists() or ballast.stat().st_size < BALLAST_BYTES:
-                ballast.write_bytes(os.urandom(BALLAST_BYTES))
+                ballast.write_bytes(b"\xa5" * BALLAST_BYTES)
         except OSError:
             ballast.unlink(missing_ok=True)
             return False
@@ -103,7 +103,8 @@ class Store:
 
     def drop_ballast(self) -> bool:
         """Give the ballast's space to the database, so that drains can be recorded on a full
-        disk (trust.md D5). True if there was one."""
+        disk (trust.md D5). True if there was one.
+        """
         ballast = Path(f"{self.path}.ballast")
         if self.path is None or not ballast.exists():
             return False

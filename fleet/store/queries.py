@@ -38,10 +38,12 @@ def phase_p99(
     tx: Session, since: float, *, least: int = 20
 ) -> dict[str, tuple[float | None, float | None]]:
     """Per offer key: p99 of accepted→running and running→first report, from at least ``least``
-    launches that became READY since ``since``."""
+    launches that became READY since ``since``.
+    """
     rows = tx.execute(
         select(
-            col(LaunchRow.provider), col(LaunchRow.region), col(LaunchRow.zone), col(LaunchRow.instance_type),
+            col(LaunchRow.provider), col(LaunchRow.region), col(LaunchRow.zone),
+            col(LaunchRow.instance_type),
             col(LaunchRow.market), col(LaunchRow.accepted_at), col(LaunchRow.running_at),
             col(LaunchRow.first_report_at),
         )
@@ -72,7 +74,8 @@ def pool_rates(tx: Session, since: float) -> dict[str, tuple[float | None, float
         tx.execute(
             select(col(EventRow.pool), func.count())
             .where(
-                col(EventRow.at) >= since, col(EventRow.kind) == "node", col(EventRow.src).in_(("READY", "SUSPECT")),
+                col(EventRow.at) >= since, col(EventRow.kind) == "node",
+                col(EventRow.src).in_(("READY", "SUSPECT")),
                 col(EventRow.dst).in_(("DRAINING", "TERMINATING")),
                 col(EventRow.reason).in_(
                     ("fatal_fault", "warning_persists", "agent_silent", "spot_notice",
@@ -85,7 +88,9 @@ def pool_rates(tx: Session, since: float) -> dict[str, tuple[float | None, float
     hours: dict[str, float] = {}
     newest = tx.execute(select(func.max(col(EventRow.at)))).scalar_one() or since
     for pool, ready_at, ended, state in tx.execute(
-        select(col(NodeRow.pool), col(NodeRow.ready_at), col(NodeRow.state_since), col(NodeRow.state))
+        select(
+            col(NodeRow.pool), col(NodeRow.ready_at), col(NodeRow.state_since), col(NodeRow.state)
+        )
         .where(col(NodeRow.ready_at).is_not(None))
     ):  # fmt: skip
         end = ended if state in ("TERMINATED", "TERMINATING") else newest
@@ -108,7 +113,8 @@ def pool_rates(tx: Session, since: float) -> dict[str, tuple[float | None, float
 
 def launch_stats(tx: Session, since: float, *, by_region: bool = False) -> list[dict[str, Any]]:
     """Per provider (and region): outcomes, accepted, ready, boot quantiles since ``since``,
-    from the hourly rollup (so the window begins at a full hour)."""
+    from the hourly rollup (so the window begins at a full hour).
+    """
     hour = int(since // rollup.HOUR_S)
     groups: dict[tuple[str, str], list[LaunchHour]] = {}
     for row in tx.execute(select(LaunchHour).where(col(LaunchHour.hour) >= hour)).scalars():
@@ -167,7 +173,8 @@ def events(
     """Events oldest first; with ``newest`` the last ``limit`` of them, else the first."""
     query = select(EventRow).where(col(EventRow.at) >= since, col(EventRow.id) > after_id)
     for column, value in (
-        (col(EventRow.kind), kind), (col(EventRow.object_id), object_id), (col(EventRow.pool), pool),
+        (col(EventRow.kind), kind), (col(EventRow.object_id), object_id),
+        (col(EventRow.pool), pool),
         (col(EventRow.reason), reason),
     ):  # fmt: skip
         if value:
@@ -185,7 +192,8 @@ def launches(
     """Newest launches first."""
     query = select(LaunchRow)
     for column, value in (
-        (col(LaunchRow.pool), pool), (col(LaunchRow.provider), provider), (col(LaunchRow.outcome), outcome),
+        (col(LaunchRow.pool), pool), (col(LaunchRow.provider), provider),
+        (col(LaunchRow.outcome), outcome),
     ):  # fmt: skip
         if value:
             query = query.where(column == value)

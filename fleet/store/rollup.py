@@ -76,7 +76,11 @@ def count_launch(
     row = tx.get(LaunchHour, key)
     if row is None:
         row = LaunchHour(
-            hour=key[0], provider=provider, region=region, market=market, outcome=key[4],
+            hour=key[0],
+            provider=provider,
+            region=region,
+            market=market,
+            outcome=key[4],
             accepted=accepted,
         )
         tx.add(row)

@@ -21,7 +21,14 @@ from fleet.store.door import Store, mapped
 from fleet.store.tables import MetaRow
 
 HERE: Final = Path(__file__).parent / "migrations"
-FIRST_META: Final = {"seq": "0", "batches": "0", "rests": "0", "policies": "0", "frozen": ""}
+FIRST_META: Final = {
+    "seq": "0",
+    "batches": "0",
+    "rests": "0",
+    "policies": "0",
+    "outbox": "0",
+    "frozen": "",
+}
 
 
 def _config(store: Store) -> Config:
@@ -62,7 +69,8 @@ def upgrade(store: Store) -> tuple[str, str]:
 
 def check(store: Store, *, marker: Path | None) -> None:
     """Refuse to run on a database that is older or newer than this program, or that is empty
-    although ``marker`` says that this cell has had one."""
+    although ``marker`` says that this cell has had one.
+    """
     now, newest = revision(store), head()
     if not now:
         if marker is not None and marker.exists():

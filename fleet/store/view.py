@@ -58,8 +58,9 @@ class View:
 
     def refresh(self, tx: Session) -> None:
         """Take in what was committed since the last refresh; ids of changed nodes are added to
-        ``changed`` (the reader clears it)."""
-        meta = {name: value for name, value in tx.connection().execute(_META)}
+        ``changed`` (the reader clears it).
+        """
+        meta: dict[str, str] = {row[0]: row[1] for row in tx.connection().execute(_META)}
         first = self.seq < 0
         since, self.seq = self.seq, int(meta.get("seq", "0"))
         before, self.meta = self.meta, meta
@@ -148,7 +149,7 @@ class View:
         pools, images, health, deleted = {}, {}, {}, set()
         for row in tx.execute(select(PolicyRow)).scalars():
             if row.deleted_at is not None:
-                if row.kind == "Pool":
+                if row.kind == "Pool" and row.spec:
                     deleted.add(row.name)
                 continue
             if row.kind == "Pool":

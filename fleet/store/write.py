@@ -38,6 +38,10 @@ _NEXT_SEQ: Final = text(
     "WHERE name = 'seq' RETURNING value"
 )
 
+_BUMP_OUTBOX: Final = text(
+    "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT) WHERE name = 'outbox'"
+)
+
 
 def hits(result: Any) -> int:
     """How many rows an UPDATE or DELETE met."""
@@ -74,7 +78,8 @@ def to_node(row: Mapping[str, Any], slot: str = "") -> Node:
 
 def create(tx: Session, nodes: list[Node], *, actor: str) -> None:
     """Insert new nodes in REQUESTED (or adopted in a later state) with their launches and
-    events."""
+    events.
+    """
     seq = next_seq(tx)
     rows = [to_row(replace(n, seq=seq)) for n in nodes]
     tx.execute(insert(NodeRow), rows)
@@ -207,12 +212,15 @@ def set_slot(tx: Session, slot: str, node_id: str | None, *, now: float, moved: 
     values: dict[str, Any] = {"node_id": node_id, "since": now, "seq": next_seq(tx)}
     if moved:
         values["moves"] = col(SlotRow.moves) + 1
-    tx.execute(update(SlotRow).where(col(SlotRow.slot) == slot).values(**values))
+    hit = tx.execute(update(SlotRow).where(col(SlotRow.slot) == slot).values(**values))
+    if hits(hit) != 1:
+        raise Stale(slot)
 
 
 def add_slots(tx: Session, pool: str, slots: list[str], *, now: float) -> None:
     """Create empty slots of a pool. A slot that was removed before kept its row (so that readers
-    can follow) and is taken into use again; one of another pool is a StoreError."""
+    can follow) and is taken into use again; one of another pool is a StoreError.
+    """
     seq = next_seq(tx)
     new = []
     for slot in slots:
@@ -228,6 +236,8 @@ def add_slots(tx: Session, pool: str, slots: list[str], *, now: float) -> None:
 
 def post(tx: Session, *, pool: str, urls: list[str], topic: str, body: JSON, now: float) -> None:
     """Put one webhook per URL into the outbox, committed with the change it tells of."""
+    if urls:
+        tx.connection().execute(_BUMP_OUTBOX)
     for url in urls:
         tx.execute(
             insert(OutboxRow).values(
@@ -242,7 +252,8 @@ def move_slot(
     urls: list[str],
 ) -> None:  # fmt: skip
     """Take ``node``'s slot away and give it to ``spare`` (or leave it empty), telling the
-    consumer through the outbox. Part of the caller's transaction: service is restored by it."""
+    consumer through the outbox. Part of the caller's transaction: service is restored by it.
+    """
     if not node.slot:
         return
     set_slot(tx, node.slot, spare.id if spare else None, now=now, moved=True)
@@ -254,4 +265,5 @@ def move_slot(
     what = Reason.MOVED if spare else Reason.RELEASED
     text_ = f"{node.slot}: {node.id} → {spare.id if spare else 'nobody, no spare is ready'}"
     event(tx, kind="slot", object_id=node.slot, pool=node.pool, src=node.id,
-          dst=spare.id if spare else "", reason=what, actor=actor, at=now, message=text_)  # fmt: skip
+          dst=spare.id if spare else "", reason=what, actor=actor, at=now,
+          message=text_)  # fmt: skip

@@ -176,7 +176,7 @@ class Metadata(Strict):
 class Document(Strict):
     """The header every policy document has."""
 
-    apiVersion: Literal["fleetd/v1"]  # noqa: N815 - the spelling operators know from elsewhere
+    apiVersion: Literal["fleetd/v1"]  # noqa: N815 — the field's name in the document
     """Version of this schema."""
     metadata: Metadata
     """Name of the object."""

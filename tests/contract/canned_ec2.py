@@ -117,8 +117,8 @@ class Canned(aws.Aws):
         return clients
 
     def _answer(self, request: Any, **_: Any) -> Any:
-        from botocore.awsrequest import AWSResponse  # noqa: PLC0415 — 0.3 s
-        from botocore.compat import HTTPHeaders  # noqa: PLC0415
+        from botocore.awsrequest import AWSResponse
+        from botocore.compat import HTTPHeaders
 
         body = request.body if isinstance(request.body, str) else request.body.decode()
         sent = {k: v[0] for k, v in parse_qs(body, True).items()}

@@ -193,7 +193,7 @@ class MotoHarness(Harness):
 
     def count(self, token: str) -> int:
         """What moto's own memory holds."""
-        from moto.ec2.models import ec2_backends  # noqa: PLC0415 — 0.8 s
+        from moto.ec2.models import ec2_backends
 
         backend = ec2_backends["123456789012"][REGION]
         return sum(
@@ -258,7 +258,7 @@ class WireHarness(Harness):
 def moto_url() -> Iterator[str]:
     """One moto server for the session, on loopback."""
     os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
-    from moto.server import ThreadedMotoServer  # noqa: PLC0415 — 0.8 s, only when asked for
+    from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
@@ -314,7 +314,7 @@ def wire_gcp(_: pytest.FixtureRequest, kind: str) -> Iterator[Make]:
 
 def azure_on_wire(request: pytest.FixtureRequest, kind: str) -> Any:
     """Azure on the wire skin; its module is loaded by the tests that ask for it."""
-    from wire_azure import azure_wire  # noqa: PLC0415
+    from wire_azure import azure_wire
 
     return azure_wire(request, kind)
 

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from fleet.errors import Ambiguous, Busy, InsufficientCapacity, ProviderError, Unauthorized
+from fleet.errors import (
+    Ambiguous,
+    Busy,
+    InsufficientCapacity,
+    ProviderError,
+    Unauthorized,
+)
 from fleet.model import InstanceRef, Market, Phase
 
 Make = Callable[[int], Any]

@@ -78,7 +78,7 @@ def test_sessions_have_a_maximum_age() -> None:
 @pytest.fixture
 def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """A machine without any AWS credentials."""
-    import os  # noqa: PLC0415
+    import os
 
     for name in [n for n in os.environ if n.startswith("AWS_")]:
         monkeypatch.delenv(name)

@@ -63,7 +63,7 @@ def run_seed(seed: int, *, nodes: int = 100, spares: int = 8, hours: float = 3.0
                     EventRow.dst,
                     EventRow.reason,
                     EventRow.message,
-                ).order_by(EventRow.id)  # fmt: skip
+                ).order_by(EventRow.id)
             ).all()
         )
         digest = hashlib.sha256(repr(rows).encode()).hexdigest()

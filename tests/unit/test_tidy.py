@@ -42,7 +42,6 @@ FULL_FOLDERS: Final[dict[str, tuple[int, str]]] = {
     "fleet/cli": (24, "one module for each family of commands keeps start-up at 0.1 s"),
     "fleet/sim": (24, "one made-up world: capacity, machines, faults, clouds, and its demo"),
     "policies": (16, "load, check, diff and document one schema"),
-    "providers": (18, "the file name is the key: one for each cloud and what they share"),
 }
 MAY_PRINT: Final = (
     "fleet/agent/",  # its journal

@@ -18,7 +18,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 MAX_BODY = 4 * 1024 * 1024
 
 
-class Dropped(Exception):  # noqa: N818 — a signal to the server, not an error of ours
+class Dropped(Exception):
     """No answer is to be sent; the connection is cut."""
 
 

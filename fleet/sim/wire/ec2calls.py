@@ -25,7 +25,7 @@ from fleet.sim.wire.shapes import Raw, Shapes
 from fleet.sim.world import World
 
 
-class Refusal(Exception):  # noqa: N818 — the word of the error tree
+class Refusal(Exception):
     """An EC2 error that the form of the request alone decides."""
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:

@@ -62,8 +62,8 @@ class WireServer:
 
     async def start(self) -> None:
         """Listen; raises OSError when the port is taken."""
-        from uvicorn.config import Config  # noqa: PLC0415 — only where a skin is served
-        from uvicorn.server import ServerState  # noqa: PLC0415
+        from uvicorn.config import Config
+        from uvicorn.server import ServerState
 
         config = Config(
             self._serve_one,

@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 
 
-class Unknown(Exception):  # noqa: N818 — EC2's word is UnknownParameter
+class Unknown(Exception):
     """A parameter that the operation's model does not have."""
 
 

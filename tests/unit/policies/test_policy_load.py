@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from fleet.errors import InputError
 from fleet.model import Market, Offer
 from policies.jsonio import load_json
-from policies.load import EMPTY, Known, PolicySet, Source, load_files, load_sources, load_text
+from policies.load import (
+    EMPTY,
+    Known,
+    PolicySet,
+    Source,
+    load_files,
+    load_sources,
+    load_text,
+)
 from policies.policyset import DEFAULT_HEALTH, from_json
 from policies.schema import GPUS, Pool
 from policies.schema.offer import bare_metal

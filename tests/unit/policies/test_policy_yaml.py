@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any
@@ -289,7 +290,5 @@ def test_no_text_raises_anything_else(text: str) -> None:
 def test_no_bytes_raise_anything_else(data: bytes) -> None:
     """The same for bytes."""
     for read in (load_yaml, load_json):
-        try:
+        with contextlib.suppress(InputError):
             read(data, "f", SMALL)
-        except InputError:
-            pass

@@ -6,7 +6,14 @@ import pytest
 
 from fleet.errors import NotFound
 from fleet.model import Market, Need
-from providers.catalog import GPUS, Catalog, catalog, is_metal, normalise_gpu, sells_spot
+from providers.catalog import (
+    GPUS,
+    Catalog,
+    catalog,
+    is_metal,
+    normalise_gpu,
+    sells_spot,
+)
 
 BOTH = frozenset({Market.ON_DEMAND, Market.SPOT})
 HEAD = (

@@ -63,7 +63,7 @@ def test_cancelled_before_its_turn_never_runs_and_running_work_goes_on() -> None
         pool = BlockingPool("p", threads=1)
         first = asyncio.ensure_future(pool.run(slow))
         second = asyncio.ensure_future(pool.run(ran.set))
-        while not started.is_set():  # noqa: ASYNC110 — set by a thread
+        while not started.is_set():  # noqa: ASYNC110 — a thread's event
             await asyncio.sleep(0)
         second.cancel()
         first.cancel()
@@ -119,7 +119,7 @@ def test_a_hung_call_does_not_keep_the_process_alive() -> None:
         "asyncio.run(main())\n"
         "print('end')\n"
     )
-    done = subprocess.run(  # noqa: S603 — our own interpreter
+    done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=False
     )
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr

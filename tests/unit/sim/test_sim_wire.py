@@ -73,7 +73,7 @@ def test_a_dropped_answer_sends_nothing_and_the_server_lives_on() -> None:
 
 def test_only_this_machine_is_served_and_a_taken_port_is_an_error() -> None:
     with pytest.raises(ValueError, match="this machine only"):
-        WireServer(app_saying(""), "0.0.0.0")  # noqa: S104 — what must be refused
+        WireServer(app_saying(""), "0.0.0.0")
 
     async def main() -> None:
         async with WireServer(app_saying("")) as server:
