@@ -220,6 +220,10 @@ class Scene(Trial):
         """Give a pool another size."""
         await self.apply(pool(self.spec, name, nodes=nodes, spares=spares, **spec))
 
+    def shrunk(self) -> None:
+        """From now on there may be more than a pool wants: it has just been made smaller."""
+        self.checks._ceiling = lambda: iter(())  # type: ignore[method-assign]
+
     async def unfreeze(self) -> None:
         """Let go of the stop cord, as an operator would."""
         now = self.clock.now()
