@@ -24,7 +24,7 @@ async def restore(cell: Cell) -> None:
         rules = cell.rules(node.pool)
         severity = rules.severity(fault) if rules else Severity(row.severity)
         if severity is Severity.FATAL:
-            pulse.fatal = pulse.fatal or fault
+            pulse.condemned(fault, row.last_at, row.n)
         elif severity is Severity.WARNING:
             pulse.warning = fault
             pulse.warning_since = row.first_at

@@ -16,6 +16,10 @@ from fleet.model import Fault, HealthReport, Instance, Node, Reason, State
 #: one whose agent never spoke, since then the lists are the only witness.
 MISSES: Final = 2
 MISSES_UNHEARD: Final = 4
+#: A fatal fault that was told once may be acted on this long, seconds, and one that is repeated
+#: in every report this long after the last of them (report interval 15 s).
+FATAL_S: Final = 900.0
+REPEATED_S: Final = 45.0
 
 
 @dataclass
@@ -93,12 +97,30 @@ class Pulse:
     gate_report: HealthReport | None = None
     last_report: HealthReport | None = None
     fatal: Fault | None = None
+    fatal_at: float = 0.0
+    fatal_n: int = 0
     warning: Fault | None = None
     warning_since: float | None = None
     notice: str = ""
     notice_reason: Reason = Reason.SPOT_NOTICE
     drained: bool = False
     rebooted: bool = False
+
+    def condemned(self, fault: Fault, at: float, n: int = 1) -> None:
+        """Note a sighting of a fatal fault; the first one named stays the reason."""
+        self.fatal = self.fatal or fault
+        self.fatal_at, self.fatal_n = at, self.fatal_n + n
+
+    def stands(self, now: float) -> Fault | None:
+        """The fatal fault that may be acted on. One that the agent repeated and then left out of
+        a report, or told once long ago, must be found by a new gate first (PC-155).
+        """
+        told = FATAL_S if self.fatal_n == 1 else REPEATED_S
+        return self.fatal if now - self.fatal_at <= told else None
+
+    def cured(self) -> None:
+        """The gate has passed since: what was said before is no longer true."""
+        self.fatal, self.fatal_at, self.fatal_n = None, 0.0, 0
 
 
 @dataclass

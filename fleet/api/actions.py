@@ -287,7 +287,8 @@ def _after(ctx: Ctx, ask: Ask, nodes: Sequence[Node]) -> None:
         for node in nodes:
             pulse = ctx.cell.watch.pulses.get(node.id)
             if pulse is not None:
-                pulse.fatal = pulse.warning = pulse.warning_since = None
+                pulse.cured()
+                pulse.warning = pulse.warning_since = None
     ctx.cell.watch.dirty |= {n.id for n in nodes}
     ctx.cell.wake(*_WAKE)
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from sqlalchemy import insert, select, update
 from sqlmodel import Session, col
 
+from fleet import gate
 from fleet.api.wire import REGISTER, REPORT, Register, Report
 from fleet.cell import Cell
 from fleet.errors import StoreError
@@ -147,7 +148,8 @@ class AgentDoor:
         first = node.first_report_at is None and node.state in _BOOTING
         new_boot = report.boot_id != node.boot_id
         drained = report.drained and node.drained_at is None
-        if not (first or new_boot or faults or drained):
+        cured = self._cured(node, report, faults)
+        if not (first or new_boot or faults or drained or cured):
             return
 
         def fn(tx: Session) -> None:
@@ -158,8 +160,10 @@ class AgentDoor:
                 changes["boot_id"] = report.boot_id
             if drained:
                 changes["drained_at"] = now
-            if new_boot and node.boot_id:
+            if (new_boot and node.boot_id) or cured:
                 control.clear_faults(tx, node.id, now)
+            if cured:
+                changes["fault"] = ""
             worst = ""
             for fault in faults:
                 severity = rules.severity(fault) if rules else Severity.WARNING
@@ -173,6 +177,14 @@ class AgentDoor:
 
         await cell.commit(fn)
 
+    def _cured(self, node: Node, report: Report, faults: list[Fault]) -> bool:
+        """A gate that passes takes back a fatal fault that was only told before."""
+        rules, pulse = self._cell.rules(node.pool), self._cell.watch.pulse(node.id)
+        if report.kind != "gate" or pulse.fatal is None or rules is None or faults:
+            return False
+        verdict = gate.judge(report.health(), rules.gate)
+        return verdict is not None and verdict.ok
+
     def _absorb(
         self, node: Node, pulse: Pulse, report: Report, health: HealthReport,
         faults: list[Fault], now: float,
@@ -181,9 +193,12 @@ class AgentDoor:
             if pulse.boot_id and node.state in _SERVING:
                 pulse.rebooted = True  # READY again only after its gate passed again (PC-181)
             pulse.boot_id, pulse.gate_report = report.boot_id, None
-            pulse.fatal = pulse.warning = pulse.warning_since = None
+            pulse.cured()
+            pulse.warning = pulse.warning_since = None
         pulse.seq, pulse.last_at = report.seq, now
         pulse.reports += 1
+        if self._cured(node, report, faults):
+            pulse.cured()
         if report.kind == "gate":
             pulse.gate_report = health
         if report.checks or report.kind == "gate":
@@ -201,15 +216,19 @@ class AgentDoor:
         self, node: Node, pulse: Pulse, report: Report, faults: list[Fault], now: float
     ) -> None:
         rules = self._cell.rules(node.pool)
-        warned = False
+        warned, fatal = False, None
         for fault in faults:
             severity = rules.severity(fault) if rules else Severity.WARNING
             if severity is Severity.FATAL:
-                pulse.fatal = pulse.fatal or fault
+                fatal = fatal or fault
             elif severity is Severity.WARNING:
                 warned = True
                 pulse.warning = fault
                 pulse.warning_since = pulse.warning_since or now
+        if fatal is None and report.kind == "gate":
+            fatal = pulse.fatal  # not cured by this gate: it stands
+        if fatal is not None:
+            pulse.condemned(fatal, now)
         if warned or pulse.fatal is not None:
             pulse.good = 0
         else:
@@ -224,6 +243,9 @@ class AgentDoor:
         gate_due = node.state is State.CHECKING or pulse.rebooted
         if gate_due and pulse.gate_report is None:
             commands.append({"id": f"gate-{node.id}-{pulse.boot_id}", "kind": "gate"})
+        elif pulse.fatal is not None and pulse.stands(self._cell.clock.now()) is None:
+            again = f"gate-{node.id}-{pulse.boot_id}-{pulse.fatal_n}"
+            commands.append({"id": again, "kind": "gate"})
         rules = self._cell.rules(node.pool)
         next_s = rules.health.spec.report.interval_s if rules else 15.0
         if not commands and next_s in _PLAIN and node.state is State.READY:

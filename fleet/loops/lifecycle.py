@@ -209,7 +209,7 @@ class Lifecycle:
             last_report_at=self._heard(node, pulse),
             good_reports=pulse.good,
             gate=self._gate(node, pulse, known),
-            fatal=pulse.fatal,
+            fatal=pulse.stands(now),
             warning=pulse.warning,
             warning_since=pulse.warning_since,
             notice=pulse.notice,

@@ -85,12 +85,13 @@ class Repairs:
         refilling = any(n.state in IN_FLIGHT for n in mates)
         return guards.Ward(
             total=len(serving) + len(recent),
-            unhealthy=sum(self._ill(n) for n in serving),
+            unhealthy=sum(self._ill(n, now) for n in serving),
             removed=len(recent),
             repairing=max(draining, len(recent) if refilling else 0),
             last_repair_at=max(removed.values(), default=None),
         )
 
-    def _ill(self, node: Node) -> bool:
+    def _ill(self, node: Node, now: float) -> bool:
         pulse = self._cell.watch.pulses.get(node.id)
-        return node.state is State.SUSPECT or (pulse is not None and pulse.fatal is not None)
+        fatal = pulse.stands(now) if pulse is not None else None
+        return node.state is State.SUSPECT or fatal is not None
