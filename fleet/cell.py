@@ -24,6 +24,7 @@ from fleet.plan import is_spare
 from fleet.rules import DEFAULT_HEALTH, PoolRules, pool_rules
 from fleet.store import control, write
 from fleet.store.door import Store
+from fleet.store.shift import shift
 from fleet.store.view import View
 from fleet.tasks import Driver, Effects
 from fleet.watch import Sightings, Watch
@@ -54,6 +55,8 @@ class Cell:
     full: bool = False
     #: Measured p99 of accepted→running and running→first report (s) per offer key.
     p99: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
+    #: What else keeps stamps in memory and must step with the wall clock.
+    on_step: list[Callable[[float], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         timing = self.settings.timing
@@ -129,6 +132,19 @@ class Cell:
         if self.pause.active(self.clock.monotonic()):
             return self.pause.why
         return ""
+
+    async def stepped(self, step_s: float) -> None:
+        """The wall clock stepped: pause what destroys, and let every stamp step with it, so that
+        deadlines, rests and silences keep the length they had (PC-208).
+        """
+        self.pause.jumped(step_s, self.clock.monotonic())
+        log.warning("clock jump", step_s=step_s)
+        now = self.clock.now()
+        self.watch.shift(step_s)
+        self.grace.shift(step_s)
+        for step in self.on_step:
+            step(step_s)
+        await self.commit(lambda tx: shift(tx, step_s, now=now))
 
     # -- policies --------------------------------------------------------------------------------
 

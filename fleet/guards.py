@@ -118,6 +118,11 @@ class Grace:
             provider in self.first_list_at and now >= self.started_at + 2 * self.report_interval_s
         )
 
+    def shift(self, step_s: float) -> None:
+        """Step with the wall clock."""
+        self.started_at += step_s
+        self.first_list_at = {name: at + step_s for name, at in self.first_list_at.items()}
+
 
 @dataclass
 class Pause:

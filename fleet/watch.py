@@ -80,6 +80,13 @@ class Sightings:
         missing = self.misses.get(node.instance_id, 0) >= (MISSES if heard else MISSES_UNHEARD)
         return Listed.MISSING if missing else Listed.UNKNOWN
 
+    def shift(self, step_s: float) -> None:
+        """Step with the wall clock."""
+        self.first_seen = {i: at + step_s for i, at in self.first_seen.items()}
+        for name in ("listed_at", "started_at", "failing_since"):
+            if (at := getattr(self, name)) is not None:
+                setattr(self, name, at + step_s)
+
     def age_s(self, now: float) -> float | None:
         """Age of the last complete list in seconds, None if there was none."""
         return None if self.listed_at is None else now - self.listed_at
@@ -137,6 +144,17 @@ class Watch:
         if found is None:
             found = self.pulses[node_id] = Pulse()
         return found
+
+    def shift(self, step_s: float) -> None:
+        """Step with the wall clock."""
+        for seen in self.sightings.values():
+            seen.shift(step_s)
+        for pulse in self.pulses.values():
+            pulse.fatal_at += step_s
+            if pulse.last_at is not None:
+                pulse.last_at += step_s
+            if pulse.warning_since is not None:
+                pulse.warning_since += step_s
 
     def forget(self, node_id: str) -> None:
         """Drop what is known of a node that has ended."""

@@ -104,7 +104,7 @@ class AgentDoor:
         if len(body) > cell.settings.limits.body_bytes:
             return self._refuse(413, "too_long", "the report is too long")
         now = cell.clock.now()
-        if self._too_many(node_id, now, RATE_REPORTS):
+        if self._too_many(node_id, RATE_REPORTS):
             return self._refuse(429, "too_many", "slow down", {"retry-after": "10"})
         try:
             report = REPORT.validate_json(body)
@@ -265,7 +265,7 @@ class AgentDoor:
         if len(body) > REGISTER_BYTES:
             return self._refuse(413, "too_long", "the request is too long")
         now = cell.clock.now()
-        if self._too_many(f"join:{peer}", now, RATE_JOINS):
+        if self._too_many(f"join:{peer}", RATE_JOINS):
             return self._refuse(429, "too_many", "slow down", {"retry-after": "10"})
         try:
             join = REGISTER.validate_json(body)
@@ -393,7 +393,8 @@ class AgentDoor:
 
     # -- small -----------------------------------------------------------------------------------
 
-    def _too_many(self, key: str, now: float, most: int) -> bool:
+    def _too_many(self, key: str, most: int) -> bool:
+        now = self._cell.clock.monotonic()
         start, n = self._rate.get(key, (now, 0))
         if now - start >= RATE_WINDOW_S:
             start, n = now, 0

@@ -46,8 +46,11 @@ class Flush:
     async def run(self) -> None:
         """Write last-seen times and GPU hours; every half hour learn; every hour prune."""
         cell = self._cell
+        step_s = cell.clock.jump_s()
+        if step_s:
+            self._saved.clear()
+            await cell.stepped(step_s)
         mono, now = cell.clock.monotonic(), cell.clock.now()
-        self._check_clock()
         await self._save(mono, now)
         if self._due(self._learned, mono, LEARN_S):
             self._learned = mono
@@ -61,12 +64,6 @@ class Flush:
 
     def _due(self, last: float | None, mono: float, every_s: float) -> bool:
         return last is None or mono - last >= every_s
-
-    def _check_clock(self) -> None:
-        cell = self._cell
-        step = cell.clock.jump_s()
-        if step:
-            cell.pause.jumped(step, cell.clock.monotonic())
 
     async def _save(self, mono: float, now: float) -> None:
         cell = self._cell

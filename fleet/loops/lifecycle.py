@@ -61,6 +61,7 @@ class Lifecycle:
         self._heap: list[tuple[float, str]] = []
         self._repairs = Repairs(cell)
         self._blind_until: dict[str, float] = {}
+        cell.on_step.append(self._step)
 
     async def load(self) -> None:
         """Read what the Budget must remember across a restart."""
@@ -74,6 +75,11 @@ class Lifecycle:
         for i in range(0, len(due), CHUNK):
             await self._chunk(due[i : i + CHUNK])
             await asyncio.sleep(0)
+
+    def _step(self, step_s: float) -> None:
+        """Step with the wall clock, then look at every node anew."""
+        self._blind_until = {name: at + step_s for name, at in self._blind_until.items()}
+        self._full_at = None
 
     def _take_due(self) -> list[str]:
         """Nodes about which something is new, whose time has come, or (now and then) all."""

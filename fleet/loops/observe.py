@@ -86,7 +86,7 @@ class Observe:
     async def _list(self, name: str, provider: Provider) -> None:
         cell = self._cell
         seen = cell.watch.sightings[name]
-        started_at = cell.clock.now()
+        began = cell.clock.monotonic()  # the wall clock may step while the list is on its way
         try:
             found = [i async for i in provider.list(cell.owner)]
         except ProviderError as error:
@@ -95,6 +95,7 @@ class Observe:
             if isinstance(error, Unauthorized):
                 await self._hold(name, error)
             return
+        started_at = cell.clock.now() - (cell.clock.monotonic() - began)
         await self._take(seen, found, started_at)
 
     async def _hold(self, name: str, error: Unauthorized) -> None:

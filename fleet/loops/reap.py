@@ -57,6 +57,15 @@ class Reap:
         self._asked: dict[tuple[str, str], Asked] = {}
         self._suspects: dict[tuple[str, str], int] = {}
         self._swept: dict[str, float | None] = {}
+        cell.on_step.append(self._step)
+
+    def _step(self, step_s: float) -> None:
+        """Step with the wall clock."""
+        self._swept = {n: None if at is None else at + step_s for n, at in self._swept.items()}
+        for asked in self._asked.values():
+            asked.next_at += step_s
+            if asked.accepted_at is not None:
+                asked.accepted_at += step_s
 
     async def run(self) -> None:
         """Close what is gone, ask again for what is not, sweep what is surplus."""

@@ -35,6 +35,12 @@ class Repairs:
         self._cell = cell
         self._removed: dict[str, tuple[float, Place]] = {}
         self._asked: dict[Place, float] = {}
+        cell.on_step.append(self._step)
+
+    def _step(self, step_s: float) -> None:
+        """Step with the wall clock."""
+        self._removed = {i: (at + step_s, place) for i, (at, place) in self._removed.items()}
+        self._asked = {place: at + step_s for place, at in self._asked.items()}
 
     async def load(self) -> None:
         """Read the removals that still count, so that a restart does not grant a new Budget."""

@@ -83,7 +83,7 @@ class Invariants:
                 yield f"{real[name]} instances of {name} exist, at most {most} may"
 
     def _ownership(self, rows: Sequence[Any]) -> Iterator[str]:
-        now = self.trial.clock.now()
+        now = self.trial.clock.monotonic()  # the wall clock may jump
         owned = {r.instance_id for r in rows if r.state != State.TERMINATED}
         existing = {m.id: m for m in self.trial.world.existing()}
         for instance_id, machine in existing.items():
