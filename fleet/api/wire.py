@@ -10,12 +10,16 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
+from fleet.errors import InputError
 from fleet.model import CheckResult, CheckStatus, Fault, HealthReport
 from policies.text import text_in
 
 
 def _clean(value: str) -> str:
-    return text_in(value, limit=2000)
+    try:
+        return text_in(value, limit=2000)
+    except InputError as error:  # pydantic takes a ValueError as the body's fault
+        raise ValueError(str(error)) from None
 
 
 Text = Annotated[str, Field(max_length=500), AfterValidator(_clean)]
