@@ -136,9 +136,11 @@ class Launch:
         nodes = cell.view.token_nodes(token)
         bound = {n.instance_id for n in nodes if n.instance_id}
         free = [n for n in nodes if not n.instance_id and n.state is State.LAUNCHING]
+        # Given up meanwhile, but the call made it: whoever ends the node must know its instance.
+        ending = [n for n in nodes if not n.instance_id and n.state is State.TERMINATING]
         refs = [r.ref for r in results if r.ref and r.ref.instance_id not in bound]
         errors = [r.error for r in results if r.error is not None]
-        pairs = list(zip(free, refs, strict=False))
+        pairs = list(zip([*free, *ending], refs, strict=False))
         unsure = [e for e in errors if isinstance(e, Ambiguous | Busy)]
         refused = [e for e in errors if not isinstance(e, Ambiguous | Busy)]
         losers = list(zip(free[len(pairs) :], refused, strict=False))
@@ -147,7 +149,7 @@ class Launch:
             for node, ref in pairs:
                 write.update_node(
                     tx, node, instance_id=ref.instance_id, zone=ref.zone, accepted_at=now,
-                    deadline_at=cell.deadline(node, State.LAUNCHING, now),
+                    deadline_at=cell.deadline(node, node.state, now),
                 )  # fmt: skip
                 write.launch_phase(tx, node.id, accepted_at=now, instance_id=ref.instance_id)
                 write.event(tx, kind="node", object_id=node.id, pool=node.pool, at=now, actor=ME,
