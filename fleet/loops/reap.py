@@ -92,7 +92,9 @@ class Reap:
         seen = cell.watch.sightings.get(node.offer.provider)
         if seen is None:
             return False
-        gone = self._gone(node, seen, now) if node.instance_id else self._nothing(node, seen)
+        gone = (
+            self._gone(node, seen, now) if node.instance_id else await self._nothing(node, seen)
+        )
         if not gone:
             return False
         await cell.commit(
@@ -116,20 +118,23 @@ class Reap:
             return False
         return seen.started_at > asked.accepted_at and seen.listed(node) is Listed.MISSING
 
-    def _nothing(self, node: Node, seen: Sightings) -> bool:
-        """No instance was ever bound: closed when the batch is settled and a list that began
-        after the visibility window shows no loose instance of it.
+    async def _nothing(self, node: Node, seen: Sightings) -> bool:
+        """No instance was ever bound: closed when the batch is settled and a list that began a
+        visibility window after its *last* call shows no loose instance of it.
         """
-        batch = self._cell.view.batches.get(node.token)
-        if batch is not None:
+        cell = self._cell
+        if node.token in cell.view.batches or f"create:{node.token}" in cell.effects:
             return False  # still open: the launch loop settles it first (PC-007)
         loose = [
             i for i in seen.by_token.get(node.token, ())
             if i.exists and self._cell.view.node_of(seen.provider, i.ref.instance_id) is None
         ]  # fmt: skip
-        since = node.requested_at or node.created_at
-        looked = seen.started_at is not None and seen.started_at >= since + seen.visibility_s
-        return looked and not loose
+        if loose or seen.started_at is None:
+            return False
+        batch = await cell.store.run(lambda tx: tx.get(BatchRow, node.token))
+        sent_at = (batch.sent_at if batch else None) or 0.0  # of the last repeat
+        since = max(node.requested_at or node.created_at, sent_at)
+        return seen.started_at >= since + seen.visibility_s
 
     # -- deleting --------------------------------------------------------------------------------
 
