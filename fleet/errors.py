@@ -133,6 +133,8 @@ class Busy(ProviderError):
     outcome = Outcome.THROTTLED
     reason = Reason.THROTTLED
     retry = True
+    #: Once its tries are used up: a new launch there would begin with the same storm.
+    cooldown = Cooldown.OFFER
 
 
 class Throttled(Busy):

@@ -74,7 +74,7 @@ def test_a_broken_sensor_and_a_restart() -> None:
         await scene.run(HOUR_S)
         n = len(drained(scene))
         assert n <= math.ceil(0.2 * 12) + 3
-        await scene.run(2 * HOUR_S, step_s=15.0)
+        await scene.run(1.5 * HOUR_S, step_s=15.0)
         assert len(drained(scene)) == n
         assert scene.settled()
         await scene.close()
@@ -116,8 +116,10 @@ def test_warnings_on_all_nodes_serve_on() -> None:
 
     async def work() -> None:
         scene = await settled(10)
-        scene.world.inject(Injection(Kind.GPU_FAULT, 0.0, 2 * HOUR_S, code="pcie_width", count=12))
-        await scene.run(2 * HOUR_S, step_s=15.0)
+        scene.world.inject(
+            Injection(Kind.GPU_FAULT, 0.0, 1.5 * HOUR_S, code="pcie_width", count=12)
+        )
+        await scene.run(1.5 * HOUR_S, step_s=15.0)
         assert len(drained(scene)) <= math.ceil(0.2 * 12) + 3 * 2 + 1
         served = [n for n in scene.nodes_in(State.READY, State.SUSPECT) if n.slot]
         assert len(served) >= 10 - math.ceil(0.2 * 12) - 1

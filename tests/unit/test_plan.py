@@ -269,9 +269,17 @@ def test_the_boot_breaker_rests_one_image_on_one_type_of_one_region(offer: Offer
     assert room(offer, elsewhere, {}, T0 + 1)[0] > 0, "another pool has its own record"
 
 
-@pytest.mark.parametrize("error", [Throttled(), Unavailable(), Ambiguous(), Gone()])
-def test_busy_and_unknown_rest_nothing(error: ProviderError) -> None:
+@pytest.mark.parametrize("error", [Ambiguous(), Gone()])
+def test_the_unknown_rests_nothing(error: ProviderError) -> None:
     assert rest_of(error) is None
+
+
+@pytest.mark.parametrize("error", [Throttled(), Unavailable()])
+def test_a_launch_whose_tries_are_used_up_rests_its_offer(error: ProviderError) -> None:
+    """PC-025, PC-192: only asked once the call was sent four times."""
+    rest = rest_of(error)
+    assert rest is not None
+    assert rest.scope.startswith("offer:")
 
 
 def test_scopes_have_one_spelling_each() -> None:
