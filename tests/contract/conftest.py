@@ -319,6 +319,15 @@ def azure_on_wire(request: pytest.FixtureRequest, kind: str) -> Any:
     return azure_wire(request, kind)
 
 
+@contextmanager
+def wire_oci(_: pytest.FixtureRequest, kind: str) -> Iterator[Make]:
+    """Oracle on the wire skin."""
+    from wire_oci import oci_wire
+
+    with oci_wire(Harness) as make:
+        yield make
+
+
 HARNESSES: dict[str, tuple[Any, str]] = {
     "fake-aws": (fake, "aws"),
     "fake-gcp": (fake, "gcp"),
@@ -328,6 +337,7 @@ HARNESSES: dict[str, tuple[Any, str]] = {
     "aws-wire": (wire, "aws"),
     "azure-wire": (azure_on_wire, "azure"),
     "gcp-wire": (wire_gcp, "gcp"),
+    "oci-wire": (wire_oci, "oci"),
 }
 
 

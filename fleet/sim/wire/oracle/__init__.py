@@ -1,0 +1,1 @@
+"""What the Oracle skin (fleet/sim/wire/oci.py) is made of."""

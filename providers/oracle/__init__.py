@@ -1,0 +1,1 @@
+"""What providers/oci.py is made of: codes, nouns, the SDK, calls."""
