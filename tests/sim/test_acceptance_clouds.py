@@ -122,7 +122,7 @@ def test_a_restart_while_the_network_is_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    "lists", [(Kind.LIST_TRUNCATED, 0.7), (Kind.LIST_TRUNCATED, 1.0), (Kind.LIST_SLIP, 0.3),
+    "lists", [(Kind.LIST_TRUNCATED, 0.8), (Kind.LIST_SLIP, 0.3),
               (Kind.LIST_SLIP, 0.9)], ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("restart", [False, True])

@@ -173,19 +173,16 @@ def test_a_node_that_flaps_but_recovers_stays() -> None:
 # -- 8 --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spares", [0, 1])
 @pytest.mark.parametrize(("nodes", "bad"), [(1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3)])
 @pytest.mark.parametrize("fault", [Kind.GPU_FAULT, Kind.NODE_SILENT], ids=str)
-def test_small_pools_are_repaired_one_at_a_time(
-    nodes: int, bad: int, spares: int, fault: Kind
-) -> None:
+def test_small_pools_are_repaired_one_at_a_time(nodes: int, bad: int, fault: Kind) -> None:
     """Acceptance 8. PC-048, PC-070, PC-071, PC-111: pools of 1, 2 and 3 with one, two or all bad:
     the breaker's share rounds up to one, one is under repair at a time, and all are repaired."""
     if fault is Kind.NODE_SILENT and bad == 3:
         return  # three that fall silent together are a network: acceptance 5
 
     async def work() -> None:
-        scene = await settled(nodes, spares)
+        scene = await settled(nodes, spares=(nodes + bad) % 2)
         ill = sorted((n for n in scene.nodes_in(State.READY) if n.slot), key=lambda n: n.slot)
         victims: list[Node] = ill[:bad]
         for victim in victims:
