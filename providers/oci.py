@@ -33,7 +33,7 @@ from fleet.errors import (
 from fleet.model import Instance, InstanceRef, LaunchSpec, Market, Need, Offer, Owner, Phase
 from providers.base import CreateResult, Provider
 from providers.catalog import catalog
-from providers.oracle.account import Account, Ended, following, settled
+from providers.oracle.account import Account, Ended, following, item, items, settled
 from providers.oracle.codes import CODES, DIED, UNSEEN, meaning
 from providers.oracle.nouns import (
     Machine,
@@ -225,37 +225,20 @@ class Oci:
         token = retry_token(spec, n)
 
         def send(c: Clients) -> str:
-            return str(c.compute.launch_instance(details, opc_retry_token=token).data.id)
+            return str(item(c.compute.launch_instance(details, opc_retry_token=token))["id"])
 
         return await self._account.call(spec.offer.region, send, creates=True)
 
     async def _unseen(self, spec: LaunchSpec, error: ProviderError) -> ProviderError:
-        """What a launch's 404 was about: the image, when images can be read but this one not.
+        """What a launch's 404 was about: its image, which then rests, or what holds the provider.
 
-        Custom images are per region and take time to arrive, so that artifact rests; anything else
-        that cannot be seen (compartment, subnet, the right to launch) holds the provider.
+        That is the compartment, the subnet or the right to launch.
         """
-        region, image, compartment = spec.offer.region, spec.image_id, self._settings.compartment
-        late = "artifact not yet available"
-
-        def ask(c: Clients) -> str:
-            return str(c.compute.get_image(image).data.lifecycle_state)
-
-        state = await settled(self._account.call(region, ask, instance=True))
-        if isinstance(state, str):
-            if state == "AVAILABLE":
-                return error
-            text = f"image {image} is {state} in {region}: {late}"
-            return ImageNotFound(text, code=error.code, request_id=error.request_id)
-        if not isinstance(state, Gone):
+        region, image = spec.offer.region, spec.image_id
+        why = await self._account.missing(region, self._settings.compartment, image)
+        if not why:
             return error
-
-        def readable(c: Clients) -> bool:
-            return bool(c.compute.list_images(compartment, limit=1).headers)
-
-        if isinstance(await settled(self._account.call(region, readable)), ProviderError):
-            return error
-        text = f"no image {image} in {region}: {late}"
+        text = f"{why}: artifact not yet available"
         return ImageNotFound(text, code=error.code, request_id=error.request_id)
 
     # -- delete ----------------------------------------------------------------------------------
@@ -307,8 +290,8 @@ class Oci:
     async def list(self, owner: Owner) -> AsyncIterator[Instance]:
         """Every instance of ``owner`` in all regions; raises at the first region that fails."""
         for region in self.regions:
-            async for item in self.list_region(owner, region):
-                yield item
+            async for one in self.list_region(owner, region):
+                yield one
 
     async def list_region(self, owner: Owner, region: str) -> AsyncIterator[Instance]:
         """Every instance of ``owner`` in one region, terminated ones that are still listed too."""
@@ -316,16 +299,16 @@ class Oci:
 
         def fetch(c: Clients, page: dict[str, str]) -> tuple[list[Instance], str]:
             answer = c.compute.list_instances(s.compartment, limit=s.page_size, **page)
-            mine = of_cell(answer.data, owner.cell)
+            mine = of_cell(items(answer), owner.cell)
             return [instance(self.name, region, place, i) for i in mine], following(answer)
 
         # items that move between pages while they are read may come twice
         found = {i.ref.instance_id: i for i in await self._account.paged(region, fetch)}
         await self._explain(region, found)
         fates = self._fates[region]
-        for ident, item in found.items():
+        for ident, one in found.items():
             fate = fates.get(ident)
-            yield item if fate is None or item.exists else _with(item, fate)
+            yield one if fate is None or one.exists else _with(one, fate)
 
     async def _explain(self, region: str, found: Mapping[str, Instance]) -> None:
         """Read why instances ended, once each and at most ``reasons_at_once`` in one listing.
@@ -334,16 +317,16 @@ class Oci:
         """
         known = self._fates[region]
         fates = {i: known[i] for i in found if i in known}
-        for ident, item in found.items():
-            if item.phase is not Phase.PENDING and item.exists and item.market is not Market.SPOT:
+        for ident, i in found.items():
+            if i.phase is not Phase.PENDING and i.exists and i.market is not Market.SPOT:
                 fates.setdefault(ident, Ended())
         self._fates[region] = fates
         untold = [i for ident, i in found.items() if not i.exists and ident not in fates]
         untold.sort(key=lambda i: -i.created_at)
 
-        async def one(item: Instance) -> None:
-            ident, compartment = item.ref.instance_id, self._settings.compartment
-            fates[ident] = await self._account.ended(region, compartment, ident, item.market)
+        async def one(i: Instance) -> None:
+            ident, compartment = i.ref.instance_id, self._settings.compartment
+            fates[ident] = await self._account.ended(region, compartment, ident, i.market)
 
         # an error here hides no instance: the next listing asks again
         await asyncio.gather(*(settled(one(i)) for i in untold[: self._settings.reasons_at_once]))
@@ -366,11 +349,11 @@ def _same(error: object, other: ProviderError) -> bool:
     )
 
 
-def _with(item: Instance, fate: Ended) -> Instance:
+def _with(i: Instance, fate: Ended) -> Instance:
     """A terminated instance with the reason of its end."""
     kind = meaning(fate.code, fate.message)
     died = kind.outcome if kind in DIED.values() else None
-    return replace(item, code=fate.code, message=fate.message, preempted=fate.preempted, died=died)
+    return replace(i, code=fate.code, message=fate.message, preempted=fate.preempted, died=died)
 
 
 def loopback(url: str) -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from fleet.clock import Clock
-from fleet.errors import InvalidRequest, ProviderError, Unauthorized, Unavailable
+from fleet.errors import Gone, InvalidRequest, ProviderError, Unauthorized, Unavailable
 from fleet.model import Market
 from providers.oracle.codes import MAX_MESSAGE_CHARS, translate, unopened
 from providers.oracle.nouns import is_domain
@@ -124,7 +124,9 @@ class Account:
             tenancy = self._access.tenancy
             self._domains[region] = await self.call(
                 region,
-                lambda c: [str(d.name) for d in c.identity.list_availability_domains(tenancy).data],
+                lambda c: [
+                    str(d["name"]) for d in items(c.identity.list_availability_domains(tenancy))
+                ],
             )
             return await self.domain(region, zone, configured)
         there = ", ".join(self._domains[region]) or "none"
@@ -138,20 +140,38 @@ class Account:
 
         def ask(c: Clients) -> Ended:
             options = {"resource_id": ident, "limit": WORK_PAGE}
-            found = c.work.list_work_requests(compartment, **options).data
-            failed = next((w for w in found if w.status == "FAILED"), None)
+            found = items(c.work.list_work_requests(compartment, **options))
+            failed = next((w for w in found if w.get("status") == "FAILED"), None)
             if failed is not None:
-                errors = c.work.list_work_request_errors(failed.id).data
-                if errors:
-                    return Ended(
-                        errors[0].code or "", (errors[0].message or "")[:MAX_MESSAGE_CHARS]
-                    )
-                return Ended("FAILED", f"{failed.operation_type} failed")
-            asked = any("terminate" in (w.operation_type or "").lower() for w in found)
+                for error in items(c.work.list_work_request_errors(failed["id"])):
+                    message = str(error.get("message") or "")[:MAX_MESSAGE_CHARS]
+                    return Ended(error.get("code") or "", message)
+                return Ended("FAILED", f"{failed.get('operationType')} failed")
+            asked = any("terminate" in str(w.get("operationType")).lower() for w in found)
             taken = market is Market.SPOT and bool(found) and not asked
             return Ended("Preempted", "taken back by Oracle", True) if taken else Ended()
 
         return await self.call(region, ask, lists=True)
+
+    async def missing(self, region: str, compartment: str, image: str) -> str:
+        """Why ``image`` cannot be used in ``region`` now; empty when it is not to blame.
+
+        A 404 blames it only where images can be read: custom images are per region and take time
+        to arrive, while a right that is missing hides them all. Two calls at most.
+        """
+
+        def ask(c: Clients) -> str:
+            return str(item(c.compute.get_image(image)).get("lifecycleState"))
+
+        state = await settled(self.call(region, ask, instance=True))
+        if isinstance(state, str):
+            return "" if state == "AVAILABLE" else f"image {image} is {state} in {region}"
+        if not isinstance(state, Gone):
+            return ""
+        seen = await settled(
+            self.call(region, lambda c: items(c.compute.list_images(compartment, limit=1)))
+        )
+        return "" if isinstance(seen, ProviderError) else f"no image {image} in {region}"
 
     def aclose(self) -> None:
         """Let the threads go; calls under way end by their own time-outs."""
@@ -165,6 +185,22 @@ class Account:
 def _bound(fetch: Callable[[Clients, dict[str, str]], T], token: str) -> Callable[[Clients], T]:
     page = {"page": token} if token else {}
     return lambda clients: fetch(clients, page)
+
+
+def items(answer: Any) -> list[Any]:
+    """The items of a list's page; raises ValueError for a page that is no list of objects."""
+    data = answer.data
+    if not isinstance(data, list) or not all(isinstance(i, dict) for i in data):
+        raise ValueError(f"no list came but {str(data)[:80]!r}")
+    return data
+
+
+def item(answer: Any) -> Mapping[str, Any]:
+    """The one object of an answer; raises ValueError for anything without an id."""
+    data = answer.data
+    if not isinstance(data, dict) or not data.get("id"):
+        raise ValueError(f"no object with an id came but {str(data)[:80]!r}")
+    return data
 
 
 def following(answer: Any) -> str:

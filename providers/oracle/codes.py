@@ -99,6 +99,7 @@ LOCAL: Final[Mapping[str, type[ProviderError]]] = {
 }
 
 MAX_MESSAGE_CHARS: Final = 500
+MAX_CHAIN: Final = 8
 #: Oracle refuses signatures whose date is off by more than this.
 SKEW_S: Final = 300.0
 
@@ -114,11 +115,22 @@ def translate(
     status = getattr(e, "status", None)
     if isinstance(status, int) and hasattr(e, "headers"):
         return _from_answer(e, status, now, creates, instance)
-    names = [c.__name__ for c in type(e).__mro__]
-    inner = getattr(e.args[0], "reason", None) if e.args else None  # urllib3's own reason
-    names += [c.__name__ for c in type(inner).__mro__] if inner is not None else []
+    chain = _chain(e)
+    names = [c.__name__ for one in chain for c in type(one).__mro__]
     kind = next((LOCAL[n] for n in names if n in LOCAL), Ambiguous if creates else Unavailable)
-    return kind(str(e)[:MAX_MESSAGE_CHARS], code=names[0])
+    return kind(str(chain[-1])[:MAX_MESSAGE_CHARS] or names[0], code=names[0])
+
+
+def _chain(e: BaseException) -> list[BaseException]:
+    """An error and what it came from: the SDK wraps requests' error, that one urllib3's reason."""
+    found = [e]
+    while len(found) < MAX_CHAIN:
+        last = found[-1]
+        inner = getattr(last, "reason", None) or last.__cause__ or last.__context__
+        if not isinstance(inner, BaseException) or inner in found:
+            break
+        found.append(inner)
+    return found
 
 
 def unopened(e: Exception) -> ProviderError:

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -184,26 +185,34 @@ def _metadata(user_data: str, machine: Machine) -> dict[str, str]:
     return metadata
 
 
-def instance(provider: str, name: str, region: Region, i: Any) -> Instance:
-    """What one item of list_instances says; an incomplete one is PENDING (PC-166)."""
-    tags: Mapping[str, str] = i.freeform_tags or {}
-    market = Market.SPOT if i.preemptible_instance_config is not None else Market.ON_DEMAND
-    if i.capacity_reservation_id:
+def instance(provider: str, name: str, region: Region, i: Mapping[str, Any]) -> Instance:
+    """What one item of ListInstances says; an incomplete one is PENDING (PC-166)."""
+    tags = i.get("freeformTags") or {}
+    market = Market.SPOT if i.get("preemptibleInstanceConfig") else Market.ON_DEMAND
+    if i.get("capacityReservationId"):
         market = Market.RESERVED
-    zone = zone_of(i.availability_domain or "", region)
+    zone = zone_of(i.get("availabilityDomain") or "", region)
     return Instance(
-        ref=InstanceRef(provider, name, zone, i.id),
-        phase=PHASES.get(i.lifecycle_state or "", Phase.PENDING),
+        ref=InstanceRef(provider, name, zone, i["id"]),
+        phase=PHASES.get(i.get("lifecycleState") or "", Phase.PENDING),
         token=tags.get(TAG_TOKEN, ""),
         pool=tags.get(TAG_POOL, ""),
         cell=tags.get(TAG_CELL, ""),
-        instance_type=i.shape or "",
+        instance_type=i.get("shape") or "",
         market=market,
-        image_id=getattr(i.source_details, "image_id", None) or i.image_id or "",
-        created_at=i.time_created.timestamp() if i.time_created is not None else 0.0,
+        image_id=(i.get("sourceDetails") or {}).get("imageId") or i.get("imageId") or "",
+        created_at=moment(i.get("timeCreated") or ""),
     )
+
+
+def moment(text: str) -> float:
+    """Seconds since the epoch of an RFC 3339 time; 0.0 for none."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def of_cell(items: Sequence[Any], cell: str) -> list[Any]:
     """Those of a page that carry the tag of ``cell``: lists have no filter for tags."""
-    return [i for i in items if (i.freeform_tags or {}).get(TAG_CELL) == cell]
+    return [i for i in items if (i.get("freeformTags") or {}).get(TAG_CELL) == cell]
