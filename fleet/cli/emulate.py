@@ -1,4 +1,4 @@
-"""``fleetd emulate``: a simulated EC2 on loopback, with nodes that report to a real fleetd.
+"""``fleetd emulate``: four simulated clouds on loopback, with nodes that report to a real fleetd.
 
 Invariant: serves this machine only; nothing outlives the process.
 """
@@ -6,6 +6,7 @@ Invariant: serves this machine only; nothing outlives the process.
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,8 @@ from fleet.clock import LoopClock, ScaledLoop, SeededChance
 from fleet.errors import Conflict, InputError
 from fleet.sim.faults import FaultPlan
 from fleet.sim.nodes import Nodes
-from fleet.sim.spec import WorldSpec, four_clouds
 from fleet.sim.transport import Answer, HttpTransport
-from fleet.sim.wire.ec2 import Ec2App
+from fleet.sim.wire.emulator import IMAGES, ready, skins, world_spec
 from fleet.sim.wire.serve import WireServer
 from fleet.sim.world import World
 from fleet.userdata import parse
@@ -82,21 +82,22 @@ def main(ask: Ask) -> int:
 
 async def _serve(ask: Ask) -> int:
     clock = LoopClock()
-    world = World(clock.now, SeededChance(f"world {ask.seed}"), _spec(ask), _plan(ask.faults))
+    spec, plan = world_spec(ask.level), _plan(ask.faults)
+    world = World(clock.now, SeededChance(f"world {ask.seed}"), spec, plan)
     told = Told(ask.agents_url, PATIENCE_S * ask.speed)
     if not ask.agents_url:
         world.on_boot.append(lambda machine: told.told(machine.user_data))
     nodes = Nodes(world, told, SeededChance(f"nodes {ask.seed}"))
-    server = WireServer(Ec2App(world, SeededChance(f"wire {ask.seed}")), ask.host, ask.port)
+    if ask.ready_file is not None:
+        ask.ready_file.unlink(missing_ok=True)  # an older one would be believed
+    server = WireServer(skins(world, ask.seed), ask.host, ask.port)
     try:
         await server.start()
     except OSError as error:
         raise Conflict(f"port {ask.port} is taken: {error.strerror}", code="port_taken",
                        fix="set another one with --port") from None  # fmt: skip
     world.start()
-    print(f"EC2 at {server.url}, {ask.speed:g} world seconds a second", flush=True)
-    if ask.ready_file is not None:
-        ask.ready_file.write_text(server.url + "\n", "ascii")
+    _announce(server.url, ask)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -107,9 +108,15 @@ async def _serve(ask: Ask) -> int:
     return 0
 
 
-def _spec(ask: Ask) -> WorldSpec:
-    clouds = four_clouds(ask.level, ask.seed).clouds
-    return WorldSpec(tuple(c for c in clouds if c.kind == "aws"))
+def _announce(url: str, ask: Ask) -> None:
+    """Say to people and to programs that we serve."""
+    print(f"four clouds at {url}, {ask.speed:g} world seconds a second", flush=True)
+    for kind, image in IMAGES.items():
+        print(f"  {kind:<6} {ready(url)['endpoints'][kind]:<40} image {image}", flush=True)
+    if ask.ready_file is not None:
+        begun = ask.ready_file.with_name(f"{ask.ready_file.name}.new")
+        begun.write_text(json.dumps(ready(url), indent=2) + "\n", "utf-8")
+        begun.replace(ask.ready_file)  # whole or not at all
 
 
 def _plan(path: Path | None) -> FaultPlan | None:

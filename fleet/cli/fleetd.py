@@ -174,7 +174,7 @@ def db_backup(
 @app.command()
 def emulate(
     host: Annotated[str, typer.Option(help="Loopback address to serve on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port, 0 picks a free one")] = 7079,
+    port: Annotated[int, typer.Option(help="Port, 0 picks a free one")] = 4580,
     speed: Annotated[float, typer.Option(min=0.1, max=3600, help="World seconds a second")] = 1.0,
     faults: Annotated[Path | None, typer.Option(help="Fault plan (YAML)")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the world")] = 0,
@@ -183,10 +183,10 @@ def emulate(
         str, typer.Option(help="fleetd's address for the simulated nodes; empty: as told")
     ] = "",
     ready_file: Annotated[
-        Path | None, typer.Option(help="Written with the URL when serving")
+        Path | None, typer.Option(help="Written when serving: JSON, see docs/emulator.md")
     ] = None,
 ) -> None:
-    """Answer as EC2 on loopback, with a simulated cloud behind, for the real adapters."""
+    """Answer as AWS, Google, Azure and Oracle on one loopback port; the clouds are simulated."""
     from fleet.cli import emulate as work
 
     ask = work.Ask(host, port, speed, faults, seed, level, agents_url, ready_file)

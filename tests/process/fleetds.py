@@ -194,16 +194,17 @@ PATIENT = {"header_s": 600, "body_s": 600, "write_s": 600, "idle_s": 6000}
 
 
 class Emulator:
-    """``fleetd emulate`` beside the tests: EC2 and its nodes, on fast time."""
+    """``fleetd emulate`` beside the tests: clouds and their nodes, on fast time."""
 
     def __init__(self, folder: Path, zygote: Zygote, *args: str, speed: float = SPEED) -> None:
-        ready = folder / "emulator.url"
+        ready = folder / "emulator.json"
         self.process = zygote.spawn(
             "emulate", "--port", "0", "--speed", str(speed), "--ready-file", str(ready), *args,
             log=folder / "emulator.log",
         )  # fmt: skip
-        wait_for(lambda: ready.exists() and ready.read_text().endswith("\n"), 30, "the emulator")
-        self.url = ready.read_text().strip()
+        wait_for(ready.exists, 30, "the emulator")
+        self.ready = json.loads(ready.read_text())
+        self.url = str(self.ready["endpoint"])
 
     def close(self) -> None:
         """End it."""
