@@ -31,7 +31,7 @@ from fleet.errors import (
     Throttled,
 )
 from fleet.model import Instance, InstanceRef, LaunchSpec, Market, Need, Offer, Owner, Phase
-from providers.base import CreateResult, Provider
+from providers.base import CloudNotice, CreateResult, Provider
 from providers.catalog import catalog
 from providers.oracle.account import Account, Ended, following, item, items, settled
 from providers.oracle.codes import CODES, DIED, UNSEEN, meaning
@@ -41,6 +41,7 @@ from providers.oracle.nouns import (
     instance,
     launch_body,
     name_of,
+    notice,
     ocid,
     of_cell,
     retry_token,
@@ -66,6 +67,9 @@ RATES: Final[Rates] = {
 BUSY_TRIES: Final = 3
 #: Answers to a DELETE of what is ending, or cannot end just now: the caller asks until it is gone.
 ENDING: Final = frozenset({"IncorrectState", "Conflict"})
+
+#: What a page of a list gives.
+Row = tuple[Instance, CloudNotice | None]
 
 
 class Settings(BaseModel):
@@ -141,6 +145,7 @@ class Oci:
         self._lanes = Lanes(rates_of(settings))
         #: Region to instance to why it ended; an instance that needs no reason has an empty one.
         self._fates: dict[str, dict[str, Ended]] = {r: {} for r in settings.regions}
+        self._notices: dict[str, list[CloudNotice]] = {}
 
     @property
     def regions(self) -> Sequence[str]:
@@ -297,13 +302,16 @@ class Oci:
         """Every instance of ``owner`` in one region, terminated ones that are still listed too."""
         s, place = self._settings, self._region(region)
 
-        def fetch(c: Clients, page: dict[str, str]) -> tuple[list[Instance], str]:
+        def fetch(c: Clients, page: dict[str, str]) -> tuple[list[Row], str]:
             answer = c.compute.list_instances(s.compartment, limit=s.page_size, **page)
             mine = of_cell(items(answer), owner.cell)
-            return [instance(self.name, region, place, i) for i in mine], following(answer)
+            read = [(instance(self.name, region, place, i), i) for i in mine]
+            return [(one, notice(one, i)) for one, i in read], following(answer)
 
         # items that move between pages while they are read may come twice
-        found = {i.ref.instance_id: i for i in await self._account.paged(region, fetch)}
+        rows = {row[0].ref.instance_id: row for row in await self._account.paged(region, fetch)}
+        found = {ident: one for ident, (one, _) in rows.items()}
+        self._notices[region] = [told for _, told in rows.values() if told is not None]
         await self._explain(region, found)
         fates = self._fates[region]
         for ident, one in found.items():
@@ -330,6 +338,10 @@ class Oci:
 
         # an error here hides no instance: the next listing asks again
         await asyncio.gather(*(settled(one(i)) for i in untold[: self._settings.reasons_at_once]))
+
+    async def notices(self) -> Sequence[CloudNotice]:
+        """Maintenance that the last listings announced; makes no call."""
+        return [told for each in self._notices.values() for told in each]
 
     async def aclose(self) -> None:
         """Let the threads go; calls under way end by their own time-outs."""

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fleet.errors import InvalidRequest
 from fleet.model import Instance, InstanceRef, LaunchSpec, Market, Phase
-from providers.base import TAG_CELL, TAG_IMAGE, TAG_POOL, TAG_TOKEN
+from providers.base import TAG_CELL, TAG_IMAGE, TAG_POOL, TAG_TOKEN, CloudNotice
 from providers.catalog import sells_spot
 
 PHASES: Final[Mapping[str, Phase]] = {
@@ -203,6 +203,13 @@ def instance(provider: str, name: str, region: Region, i: Mapping[str, Any]) -> 
         image_id=(i.get("sourceDetails") or {}).get("imageId") or i.get("imageId") or "",
         created_at=moment(i.get("timeCreated") or ""),
     )
+
+
+def notice(one: Instance, i: Mapping[str, Any]) -> CloudNotice | None:
+    """The maintenance reboot that an instance's description announces."""
+    due = moment(i.get("timeMaintenanceRebootDue") or "")
+    text = "Oracle reboots this instance for maintenance at this time"
+    return CloudNotice(one.ref, "maintenance", due, text) if due else None
 
 
 def moment(text: str) -> float:

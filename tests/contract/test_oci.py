@@ -478,3 +478,17 @@ def test_what_we_deleted_or_saw_running_needs_no_reason() -> None:
     _, later = p.run(work)
     assert [(i.exists, i.code) for i in later] == [(False, ""), (False, "")]
     assert [a.method for a in p.sent] == ["DELETE", "GET", "GET"]
+
+
+def test_maintenance_is_announced() -> None:
+    """A reboot that Oracle has planned; the next listing without it takes it back."""
+    due = iter([{"timeMaintenanceRebootDue": "2026-12-03T00:00:00.000Z"}, {}])
+
+    async def work(provider: oci.Oci) -> Any:
+        await everything(provider)
+        told = await provider.notices()
+        await everything(provider)
+        return told, await provider.notices()
+
+    (one,), later = Canned(lambda _: (200, [described(IDENT, **next(due))])).run(work)
+    assert (one.ref, one.kind, one.at, later) == (ref(), "maintenance", 1_796_256_000.0, [])
