@@ -2,7 +2,7 @@
 
 Real SDK, real HTTP over loopback, the adapter's default pace against the bucket that the world
 gives Oracle (20 calls a second, bursts of 5), batches as the engine sends them. Oracle has no call
-for several instances, so a node costs one call and the bucket is the bound. The world's machines run
+for several instances, so a node costs one call and the bucket is the bound. The machines run
 15 s after they were accepted, so that the bench is about launching.
 """
 
