@@ -141,8 +141,9 @@ class Launch:
         refs = [r.ref for r in results if r.ref and r.ref.instance_id not in bound]
         errors = [r.error for r in results if r.error is not None]
         pairs = list(zip([*free, *ending], refs, strict=False))
-        unsure = [e for e in errors if isinstance(e, Ambiguous | Busy)]
-        refused = [e for e in errors if not isinstance(e, Ambiguous | Busy)]
+        unsure = [e for e in errors if isinstance(e, Ambiguous)]
+        # A Busy beside accepted ones made nothing: it ends as throttled and `plan` asks again.
+        refused = [e for e in errors if not isinstance(e, Ambiguous)]
         losers = list(zip(free[len(pairs) :], refused, strict=False))
 
         def fn(tx: Session) -> None:

@@ -33,11 +33,13 @@ from fleet.store import control, write
 from fleet.store.tables import BatchRow, LaunchRow
 from fleet.tokens import boot_token, digest
 from fleet.watch import Sightings
-from providers.base import Provider
+from providers.base import EmitsNotices, Provider
 
 log = structlog.get_logger("fleetd")
 
 ME = Actor.OBSERVE
+#: Maintenance is heeded this long before it begins: two drain deadlines and a spare's move.
+HEED_S: Final = 1800.0
 
 
 class Observe:
@@ -97,6 +99,35 @@ class Observe:
             return
         started_at = cell.clock.now() - (cell.clock.monotonic() - began)
         await self._take(seen, found, started_at)
+        await self._heed(name, provider)
+
+    async def _heed(self, name: str, provider: Provider) -> None:
+        """Notices that the cloud's own API has become facts, beside what the agents find in their
+        instance's metadata; whichever comes first moves the node (PC-035).
+
+        Maintenance far ahead is only noted: a node does not leave service days before it must.
+        """
+        cell = self._cell
+        source = getattr(provider, "inner", provider)
+        if not isinstance(source, EmitsNotices):
+            return
+        try:
+            notices = await source.notices()
+        except ProviderError as error:
+            log.warning("notices failed", provider=name, error=str(error))
+            return
+        now = cell.clock.now()
+        for notice in notices:
+            node = cell.view.node_of(name, notice.ref.instance_id)
+            spot = notice.kind == "spot"
+            if node is None or (not spot and notice.at - now > HEED_S):
+                continue
+            pulse = cell.watch.pulse(node.id)
+            if not pulse.notice:
+                pulse.notice = notice.message or f"{notice.kind} notice of {name}"
+                pulse.notice_reason = Reason.SPOT_NOTICE if spot else Reason.MAINTENANCE_NOTICE
+                cell.watch.dirty.add(node.id)
+                cell.wake("lifecycle")
 
     async def _hold(self, name: str, error: Unauthorized) -> None:
         """Credentials do not work: launches pause, nothing is judged gone, lists go on trying."""

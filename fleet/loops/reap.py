@@ -92,9 +92,7 @@ class Reap:
         seen = cell.watch.sightings.get(node.offer.provider)
         if seen is None:
             return False
-        gone = (
-            self._gone(node, seen, now) if node.instance_id else await self._nothing(node, seen)
-        )
+        gone = self._gone(node, seen, now) if node.instance_id else await self._nothing(node, seen)
         if not gone:
             return False
         await cell.commit(

@@ -257,6 +257,14 @@ class NoAlias(yaml.SafeDumper):
         return True
 
 
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """PyYAML writes YAML 1.1, to which 0E0 is a plain string; to YAML 1.2 it is a number."""
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+
+
+NoAlias.add_representer(str, _quoted)
+
+
 @given(st.dictionaries(TEXT, VALUES, max_size=4))
 def test_what_others_write_is_read_back(value: dict[str, Any]) -> None:
     """JSON by the standard library and YAML by PyYAML give the value back."""
