@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 
 from pydantic import BaseModel, ValidationError
 
+import providers
 from fleet.clock import Chance, Clock
 from fleet.errors import InputError, NotFound, Problem, ProviderError
 from providers.base import Provider
@@ -38,11 +39,9 @@ class Cloud(Protocol):
 
 @cache
 def kinds() -> tuple[str, ...]:
-    """Every kind of cloud, by looking at the files; imports none of them."""
-    here = Path(__file__).parent
-    return tuple(
-        sorted(p.stem for p in here.glob("*.py") if "\nclass Settings(" in p.read_text("utf-8"))
-    )
+    """Every kind of cloud, by looking at the package's files; imports none of them."""
+    files = [file for folder in providers.__path__ for file in Path(folder).glob("*.py")]
+    return tuple(sorted(p.stem for p in files if "\nclass Settings(" in p.read_text("utf-8")))
 
 
 def cloud(kind: str) -> Cloud:

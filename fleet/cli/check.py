@@ -47,7 +47,7 @@ async def _ask(name: str, provider: Provider, settings: Settings, clock: LoopClo
         print(f"  why   {error}", file=sys.stderr)
         if isinstance(error, Unauthorized):
             print("  try   check the credentials that this user and host have, and the permissions "
-                  "in docs/permissions.md", file=sys.stderr)  # fmt: skip
+                  "in docs/clouds.md", file=sys.stderr)  # fmt: skip
         else:
             print("  try   check the regions and the network, then ask again", file=sys.stderr)
         print(f"  code  {error.reason}   (exit {REFUSED})", file=sys.stderr)

@@ -70,7 +70,7 @@ def fail(error: Exception) -> int:
         say(str(error), fix=error.fix, code=error.code, status=status)
         return status
     if isinstance(error, StoreBroken):
-        say(str(error), fix="check the disk, then restore: docs/backup.md", code="store_broken",
+        say(str(error), fix="check the disk, then restore: docs/operate.md", code="store_broken",
             status=74)  # fmt: skip
         return 74
     if isinstance(error, StoreError):
