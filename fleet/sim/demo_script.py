@@ -20,7 +20,7 @@ from fleet.sim.faults import Injection, Kind
 READ_S: Final = 3.5
 LAST_S: Final = 3.0
 #: World seconds an act may take before the script goes on without it.
-ACT_LIMIT_S: Final = 1800.0
+ACT_LIMIT_S: Final = 1200.0
 FAULT: Final = "xid_79"
 NAMES: Final = {"aws": "AWS", "gcp": "GCP", "azure": "Azure", "oci": "OCI"}
 

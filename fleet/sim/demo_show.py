@@ -53,7 +53,7 @@ class Show:
         self._began = loop.time()
         stage, last = Stage(self._seed, self._speed), list[str]()
         try:
-            await self._unless_stopped(stage.start())
+            await self._unless_stopped(self._open(stage))
             if not self._stop.is_set():
                 self._began = loop.time()
                 last = await self._play(stage)
@@ -69,6 +69,16 @@ class Show:
         for text in last:
             put(text if len(text) <= width else f"{text[: width - 1]}…")
         return self._verdict(stage)
+
+    async def _open(self, stage: Stage) -> None:
+        """Load the SDKs, which people see, and open the stage."""
+        names = ", ".join(sdk.sdk for sdk in stage.sdks.values())
+        put(f"loading the {len(stage.sdks)} SDKs: {names} …")
+        for kind in [kind for kind in stage.clouds if kind not in stage.sdks]:
+            put(f"{kind}: its SDK is not installed, so this cloud is played without one")
+        await stage.load()
+        await stage.start()
+        put(f"ready after {self._real_s:.0f} s")
 
     def _verdict(self, stage: Stage) -> int:
         if self._interrupted:

@@ -4,8 +4,8 @@ Invariant: what plays here is what runs in production, assembled by the same fun
 clouds' insides, the agents and the speed of the clock are made up. Everything that the stage
 opens (threads, sockets, files) is gone after ``aclose``.
 
-AWS is reached by boto3 over HTTP on loopback. A cloud without an entry in ``REAL`` is a FakeCloud
-in this process; one entry there gives it its own SDK.
+Every cloud is reached by its own SDK (``demo_real``) over HTTP on one loopback port; one whose SDK
+is not installed is a FakeCloud in this process.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from fleet.api.asgi import AgentApp
 from fleet.api.serve import Listener, bind_tcp
-from fleet.clock import Chance, SeededChance, VirtualClock
+from fleet.clock import SeededChance, VirtualClock
 from fleet.config import HttpLimits, Settings
 from fleet.daemon import Daemon, assemble
 from fleet.model import Market, Need, Owner
 from fleet.sim.demo_eye import SeenDoor, SeenView, Stopwatch
+from fleet.sim.demo_real import PATIENCE_S, Real, installed
 from fleet.sim.fakecloud import FakeCloud
 from fleet.sim.nodes import Nodes
-from fleet.sim.spec import CloudSpec, Lognormal, OfferSpec, WorldSpec, cloud_spec
+from fleet.sim.spec import Lognormal, OfferSpec, WorldSpec, cloud_spec
 from fleet.sim.transport import DirectTransport, HttpTransport, Transport
-from fleet.sim.trial import image
-from fleet.sim.wire.asgi import App
-from fleet.sim.wire.ec2 import Ec2App
+from fleet.sim.trial import ARTIFACTS
 from fleet.sim.wire.serve import Dispatcher, WireServer
 from fleet.sim.world import World
 from fleet.store import apply, schema
 from fleet.store.door import Store
-from policies.schema import Pool
+from policies.schema import Image, Pool
 from providers import registry
 from providers.base import Provider
 from providers.catalog import catalog
+from providers.pool import BlockingPool
 
 #: The world begins on a Friday morning (2027-01-15 08:00 UTC).
 EPOCH: Final = 1_800_000_000.0
@@ -50,8 +51,6 @@ BATCH: Final = 8
 BOOT_LIMIT_S: Final = 300.0
 METAL_LIMIT_S: Final = 720.0
 QUARANTINE_S: Final = 600.0
-#: Real seconds in which a call of an SDK or an agent must be answered, however fast time runs.
-PATIENCE_S: Final = 20.0
 
 
 @dataclass
@@ -105,6 +104,9 @@ PLACES: Final = {
                    Market.ON_DEMAND, 24),
 }  # fmt: skip
 
+#: An image of Oracle's belongs to one region.
+_ARTIFACTS: Final = {**ARTIFACTS, "oci": "ocid1.image.oc1.phx.aaaaaaaagpubase"}
+
 #: Boot times with less spread than in life, so that the acts keep their length.
 _NATURE: Final[Mapping[str, Mapping[str, Any]]] = {
     "aws": {"boot_s": Lognormal(130.0, 0.15)},
@@ -128,6 +130,18 @@ def clouds_of(dials: Mapping[str, Dial]) -> WorldSpec:
     return WorldSpec(tuple(specs))
 
 
+def image_of() -> Image:
+    """The image that the pool boots, with an artifact in each region."""
+    places = dict.fromkeys((p.kind, p.region) for p in PLACES.values())
+    artifacts = [{"provider": kind, "region": r, "id": _ARTIFACTS[kind]} for kind, r in places]
+    return Image.model_validate(
+        {
+            "apiVersion": "fleetd/v1", "kind": "Image", "metadata": {"name": "gpu-base"},
+            "spec": {"versions": [{"version": "v1", "artifacts": artifacts}]},
+        }
+    )  # fmt: skip
+
+
 def pool_of() -> Pool:
     """The pool as an operator would write it: 32 nodes of 8 H100 and 4 spares."""
     offers = [
@@ -148,34 +162,13 @@ def pool_of() -> Pool:
     )  # fmt: skip
 
 
-# -- clouds behind their real SDK ------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Real:
-    """How a cloud is reached by its own SDK: the skin that speaks its protocol, below which path,
-    and the provider settings that point at it (cloud, URL, real seconds to loop seconds).
-    """
-
-    prefix: str
-    skin: Callable[[World, Chance, str], App]
-    settings: Callable[[CloudSpec, str, float], Mapping[str, Any]]
-
-
-def _aws(spec: CloudSpec, url: str, speed: float) -> Mapping[str, Any]:
-    regions: dict[str, dict[str, Any]] = {}
+def zones_of(kind: str) -> Mapping[str, Mapping[str, str]]:
+    """Region to zone to zone id of what the demo buys at one cloud."""
+    found: dict[str, dict[str, str]] = {}
     for p in PLACES.values():
-        if p.kind == "aws":
-            regions.setdefault(p.region, {"zones": {}})["zones"][p.zone] = p.zone_id
-    limit_s = PATIENCE_S * speed
-    return {
-        "kind": "aws", "name": spec.name, "regions": regions, "endpoint_url": url,
-        "emulator_credentials": True, "max_threads": 4, "session_max_age_s": 86_400.0,
-        "limits": {"create_s": limit_s, "delete_s": limit_s, "list_s": limit_s},
-    }  # fmt: skip
-
-
-REAL: Final[Mapping[str, Real]] = {"aws": Real("/", Ec2App, _aws)}
+        if p.kind == kind:
+            found.setdefault(p.region, {})[p.zone] = p.zone_id
+    return found
 
 
 class _Well:
@@ -210,6 +203,7 @@ class Stage:
         self._wire: WireServer | None = None
         self._agents: Listener | None = None
         self._opened: list[Callable[[], Any]] = []
+        self.sdks: Mapping[str, Real] = installed() if self.real else {}
 
     @property
     def clouds(self) -> tuple[str, ...]:
@@ -220,13 +214,23 @@ class Stage:
         """World time, seconds since the Unix epoch."""
         return self.clock.now()
 
+    async def load(self) -> None:
+        """Import the SDKs in a thread, where they take seconds and keep nobody from leaving."""
+        pool = BlockingPool("demo-load", 1)
+        self._opened.append(pool.close)
+        for sdk in self.sdks.values():
+            loading = asyncio.ensure_future(pool.run(sdk.load))
+            # An import must not be under way when the interpreter goes.
+            self._opened.append(partial(asyncio.wait, [loading]))
+            await asyncio.shield(loading)
+
     async def start(self) -> None:
         """Open everything; on an error what was opened is closed by ``aclose``."""
         self.world = World(self.clock.now, SeededChance(f"demo world {self.seed}"), self.spec)
         self.store = Store(self._store_url())
         self._opened.append(self.store.close)
         schema.upgrade(self.store)
-        policies = (image(self.spec), pool_of())
+        policies = (image_of(), pool_of())
         now = self.now()
         self.store.call(lambda tx: apply.apply(tx, policies, actor="user:demo", now=now))
         self.world.start()
@@ -257,27 +261,28 @@ class Stage:
         return f"sqlite:///{self._folder / 'fleetd.db'}"
 
     async def _providers(self) -> dict[str, Provider]:
-        """Each cloud by its SDK where ``REAL`` knows how, else as a FakeCloud."""
+        """Each cloud by its SDK where there is one, else as a FakeCloud."""
         if not self.real:
             return {c.name: FakeCloud(self.world, c.name) for c in self.spec.clouds}
         skins = Dispatcher()
         for c in self.spec.clouds:
-            if c.kind in REAL:
+            if c.kind in self.sdks:
                 chance = SeededChance(f"demo {c.name} {self.seed}")
-                skins.add(REAL[c.kind].prefix, REAL[c.kind].skin(self.world, chance, c.name))
+                skin = self.sdks[c.kind].skin(self.world, chance, c.name)
+                for prefix in self.sdks[c.kind].prefixes:
+                    skins.add(prefix, skin)
         self._wire = WireServer(skins)
         await self._wire.start()
         self._opened.append(self._wire.aclose)
         providers: dict[str, Provider] = {}
         for c in self.spec.clouds:
-            if c.kind not in REAL:
+            if c.kind not in self.sdks:
                 providers[c.name] = FakeCloud(self.world, c.name)
                 continue
-            raw = REAL[c.kind].settings(c, self._wire.url, self.speed)
+            raw = self.sdks[c.kind].settings(zones_of(c.kind), self._wire.url, self.speed)
+            settings = registry.parse({"kind": c.kind, "name": c.name, **raw})
             chance = SeededChance(f"demo provider {c.name} {self.seed}")
-            providers[c.name] = registry.open_provider(
-                registry.parse(raw), clock=self.clock, chance=chance
-            )
+            providers[c.name] = registry.open_provider(settings, clock=self.clock, chance=chance)
             self._opened.append(providers[c.name].aclose)
             async for _ in providers[c.name].list(Owner("demo")):  # the SDK's clients are made now
                 pass

@@ -24,9 +24,10 @@ import pytest
 from sqlalchemy import select as sql
 
 from fleet.clock import VirtualLoop
-from fleet.sim import demo_summary
+from fleet.sim import demo_real, demo_summary
 from fleet.sim.demo_eye import CloudRow, Dot, Eye, Picture
-from fleet.sim.demo_out import ASCII
+from fleet.sim.demo_out import ASCII, BYE
+from fleet.sim.demo_real import REAL
 from fleet.sim.demo_screen import MARKS, Talk, draw
 from fleet.sim.demo_script import FAULT, Script
 from fleet.sim.demo_stage import EPOCH, NODES, POOL, SPARES, Stage
@@ -254,7 +255,7 @@ def read_until(fd: int, seen: bytes, done: bytes, limit_s: float) -> bytes:
 
 
 def test_ctrl_c_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
-    """Real boto3, real HTTP, a real terminal, and a Ctrl-C once nodes boot."""
+    """Real SDKs, real HTTP, a real terminal, and a Ctrl-C once nodes boot."""
     master, slave = pty.openpty()
     ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     before = termios.tcgetattr(slave)
@@ -288,8 +289,22 @@ def test_a_closed_terminal_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_ctrl_c_while_the_sdks_are_loaded(tmp_path: Path) -> None:
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started("plain=True", env={"TMPDIR": str(tmp_path)}, **pipe) as process:
+        assert process.stdout
+        read_until(process.stdout.fileno(), b"", b"loading the 4 SDKs", 30.0)
+        time.sleep(0.5)  # in the midst of an import
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"ready after" not in out
+    assert err.decode().strip() == BYE
+    assert not list(tmp_path.iterdir())
+
+
 def test_plain_output_is_lines_and_ends_by_itself(tmp_path: Path) -> None:
-    """``--plain`` with real boto3 for a few seconds: no control codes, a summary, exit 0."""
+    """``--plain`` with all four SDKs for some seconds: no control codes, a summary, exit 0."""
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     env = {"TMPDIR": str(tmp_path)}
     with started("plain=True, speed=60, seconds=6", env=env, **pipe) as process:
@@ -299,7 +314,20 @@ def test_plain_output_is_lines_and_ends_by_itself(tmp_path: Path) -> None:
     assert err == b""
     assert "\x1b" not in text
     assert "\r" not in text
+    for real in REAL.values():
+        assert real.sdk in text
+    assert "not installed" not in text
     assert "== 1/5 Boots and gates" in text
-    assert re.search(r"aws +\d+ (spot )?launches accepted", text), text
+    for cloud in REAL:
+        assert re.search(rf"{cloud} +\d+ (spot )?launches accepted", text), text
+        assert re.search(rf"{cloud} .* running, booting", text), text
+    assert re.search(r"gcp .* ready: gate passed", text), text  # its agents go by the VM's name
     assert "launches by cloud" in text
     assert not list(tmp_path.iterdir())
+
+
+def test_a_cloud_without_its_sdk_is_played_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        demo_real, "find_spec", lambda name: None if name.startswith("oci") else object()
+    )
+    assert set(demo_real.installed()) == {"aws", "gcp", "azure"}
