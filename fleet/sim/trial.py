@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from fleet.clock import Clock, LoopClock, SeededChance, VirtualClock, VirtualLoop
+from fleet.clock import Clock, SeededChance, VirtualClock, VirtualLoop
 from fleet.config import Settings
 from fleet.daemon import Daemon, assemble
 from fleet.model import Market, State
@@ -33,7 +33,7 @@ ARTIFACTS = {
     "gcp": "projects/acme/global/images/gpu-base-v1",
     "azure": "/subscriptions/00000000-0000-0000-0000-000000000001/resourceGroups/fleet/providers/"
     "Microsoft.Compute/galleries/fleet/images/gpu-base/versions/1.0.0",
-    "oci": "ocid1.image.oc1.iad.aaaaaaaagpubase",
+    "oci": "ocid1.image.oc1..aaaaaaaagpubase",
 }
 
 
@@ -85,9 +85,8 @@ class Trial:
         loop = asyncio.get_running_loop()
         self.seed = seed
         self.spec = world or four_clouds(seed=seed)
-        self.clock: Clock = clock or (
-            VirtualClock(loop) if isinstance(loop, VirtualLoop) else LoopClock()
-        )
+        # Wall time made from the loop's time: right on virtual, scaled and real loops alike.
+        self.clock: Clock = clock or VirtualClock(loop)
         self.world = World(self.clock.now, SeededChance(f"world {seed}"), self.spec, plan)
         self.store = store or Store("sqlite:///:memory:")
         self.settings = Settings(cell="trial", **dict(settings or {}))

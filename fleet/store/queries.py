@@ -14,10 +14,10 @@ from sqlmodel import Session, col
 
 from fleet.store import rollup
 from fleet.store.tables import (
+    Base,
     EventRow,
     FaultRow,
     HealthHour,
-    LaunchHour,
     LaunchRow,
     NodeRow,
 )
@@ -112,18 +112,25 @@ def pool_rates(tx: Session, since: float) -> dict[str, tuple[float | None, float
 
 
 def launch_stats(tx: Session, since: float, *, by_region: bool = False) -> list[dict[str, Any]]:
-    """Per provider (and region): outcomes, accepted, ready, boot quantiles since ``since``,
-    from the hourly rollup (so the window begins at a full hour).
+    """Per provider (and region): outcomes, accepted, ready, boot quantiles since ``since``.
+
+    From the rollups: hours up to the first midnight, days from there, so the window begins at a
+    full hour and months cost as little as a week.
     """
     hour = int(since // rollup.HOUR_S)
-    groups: dict[tuple[str, str], list[LaunchHour]] = {}
-    for row in tx.execute(select(LaunchHour).where(col(LaunchHour.hour) >= hour)).scalars():
-        key = (row.provider, row.region if by_region else "")
-        groups.setdefault(key, []).append(row)
+    day = -(-hour // rollup.DAY_H)
+    hours, days = Base.metadata.tables["launch_hours"], Base.metadata.tables["launch_days"]
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for query in (
+        select(hours).where(hours.c.hour >= hour, hours.c.hour < day * rollup.DAY_H),
+        select(days).where(days.c.day >= day),
+    ):
+        for row in tx.connection().execute(query):
+            groups.setdefault((row.provider, row.region if by_region else ""), []).append(row)
     return [_stats(provider, region, rows) for (provider, region), rows in sorted(groups.items())]
 
 
-def _stats(provider: str, region: str, rows: Sequence[LaunchHour]) -> dict[str, Any]:
+def _stats(provider: str, region: str, rows: Sequence[Any]) -> dict[str, Any]:
     outcomes: dict[str, int] = {}
     for row in rows:
         outcomes[row.outcome] = outcomes.get(row.outcome, 0) + row.n

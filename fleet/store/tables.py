@@ -168,6 +168,22 @@ class LaunchHour(Base, table=True):
     boot_hist: str = ""
 
 
+class LaunchDay(Base, table=True):
+    """The same per day: what a window of months is read from."""
+
+    __tablename__ = "launch_days"
+
+    day: int = Field(primary_key=True)
+    provider: str = Field(primary_key=True)
+    region: str = Field(primary_key=True)
+    market: str = Field(primary_key=True)
+    outcome: str = Field(primary_key=True)
+    accepted: bool = Field(primary_key=True)
+    n: int = 0
+    boot_s_sum: float = 0.0
+    boot_hist: str = ""
+
+
 class HealthHour(Base, table=True):
     """Hourly GPU time and fault events per provider and region: the error rate's two halves."""
 

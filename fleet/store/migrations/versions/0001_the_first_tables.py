@@ -107,6 +107,18 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f('ix_joins_node_id'), ['node_id'], unique=False)
         batch_op.create_index(batch_op.f('ix_joins_node_token_hash'), ['node_token_hash'], unique=False)
 
+    op.create_table('launch_days',
+    sa.Column('day', sa.Integer(), nullable=False),
+    sa.Column('provider', sa.String(), nullable=False),
+    sa.Column('region', sa.String(), nullable=False),
+    sa.Column('market', sa.String(), nullable=False),
+    sa.Column('outcome', sa.String(), nullable=False),
+    sa.Column('accepted', sa.Boolean(), nullable=False),
+    sa.Column('n', sa.Integer(), nullable=False),
+    sa.Column('boot_s_sum', sa.Float(), nullable=False),
+    sa.Column('boot_hist', sa.String(), nullable=False),
+    sa.PrimaryKeyConstraint('day', 'provider', 'region', 'market', 'outcome', 'accepted', name=op.f('pk_launch_days'))
+    )
     op.create_table('launch_hours',
     sa.Column('hour', sa.Integer(), nullable=False),
     sa.Column('provider', sa.String(), nullable=False),
@@ -297,6 +309,7 @@ def downgrade() -> None:
 
     op.drop_table('launches')
     op.drop_table('launch_hours')
+    op.drop_table('launch_days')
     with op.batch_alter_table('joins', schema=None) as batch_op:
         batch_op.drop_index(batch_op.f('ix_joins_node_token_hash'))
         batch_op.drop_index(batch_op.f('ix_joins_node_id'))
