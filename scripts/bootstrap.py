@@ -54,7 +54,7 @@ SAME_SETTING = {
 COMMAS = {"UV_FIND_LINKS"}
 
 
-class Failed(Exception):  # noqa: N818 - a command failed; the word is what we say to people
+class Failed(Exception):
     """Something the person at the keyboard has to put right; the text says what."""
 
 
@@ -97,7 +97,7 @@ def wanted_stamp() -> str:
 
     Of pyproject.toml only the build and project tables count: a changed lint rule installs nothing.
     """
-    import tomllib  # noqa: PLC0415 - missing before 3.11, where main() still has to speak
+    import tomllib
 
     tables = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))
     parts = (

@@ -45,7 +45,7 @@ def on_nodes(session: Session, verb: str, names: Sequence[str], *, filters: dict
         lines = [*plan_lines(plan), *_notes(plan)]
         ask.confirm(lines, str(len(todo)), f"{verb} {len(todo)} nodes", yes=yes)
     body = {"reason": reason, "plan": False, "nodes": [n["name"] for n in todo]}
-    from fleet.clock import SystemChance  # noqa: PLC0415 — asyncio and uuid, only for changes
+    from fleet.clock import SystemChance
 
     key = {"idempotency-key": SystemChance().token(16)}
     done = session.client.post(f"/v1/actions/{verb}", body, key)

@@ -129,7 +129,7 @@ def person() -> str:
     """``user:NAME`` of who runs the command; behind sudo the person, not root."""
     name = os.environ.get("SUDO_USER") or ""
     if not name:
-        import pwd  # noqa: PLC0415 — a builtin module, but only POSIX has it
+        import pwd
 
         try:
             name = pwd.getpwuid(os.getuid()).pw_name

@@ -31,7 +31,7 @@ CODES: Final[Mapping[int, str]] = {
 }
 
 
-class Fail(Exception):  # noqa: N818 — an outcome of a command, not a bug
+class Fail(Exception):
     """A command that did not succeed, with everything its four lines need."""
 
     def __init__(

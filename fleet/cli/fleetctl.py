@@ -84,7 +84,7 @@ def get(
     fail_empty: Annotated[bool, typer.Option("--fail-empty", help="exit 3 when empty")] = False,
 ) -> None:  # fmt: skip
     """List a kind; without one, the kinds with counts."""
-    from fleet.cli import listing  # noqa: PLC0415 — start-up time
+    from fleet.cli import listing
 
     session = _session(ctx, output)
     if not words:
@@ -98,7 +98,7 @@ def get(
         _list(columns), not no_headers, fail_empty,
     )  # fmt: skip
     if watch:
-        from fleet.cli import live  # noqa: PLC0415
+        from fleet.cli import live
 
         live.watch(session, ask)
     else:
@@ -112,7 +112,7 @@ def describe(
     output: Form = "table", window: Window = "",
 ) -> None:  # fmt: skip
     """Everything about an object: verdict, what happens next, facts."""
-    from fleet.cli import listing  # noqa: PLC0415
+    from fleet.cli import listing
 
     listing.describe(_session(ctx, output), words, output, window)
 
@@ -131,7 +131,7 @@ def events(
     all_: Annotated[bool, typer.Option("--all", "-a", help="from the first one")] = False,
 ) -> None:  # fmt: skip
     """The history, oldest first."""
-    from fleet.cli import listing  # noqa: PLC0415
+    from fleet.cli import listing
 
     filters = {"since": since, "until": until, "node": node, "reason": reason, "actor": actor,
                "pool": pool}  # fmt: skip
@@ -139,7 +139,7 @@ def events(
                       _list(columns), not no_headers)  # fmt: skip
     session = _session(ctx, output)
     if follow:
-        from fleet.cli import live  # noqa: PLC0415
+        from fleet.cli import live
 
         live.follow(session, ask)
     else:
@@ -152,7 +152,7 @@ def plan(
     pool: Annotated[str, typer.Argument(metavar="[POOL]")] = "", output: Form = "table",
 ) -> None:  # fmt: skip
     """The last plan: why each offer was or was not used."""
-    from fleet.cli import listing  # noqa: PLC0415
+    from fleet.cli import listing
 
     ask = listing.Ask("plan", filters={"pool": pool}, form=output, everything=True)
     listing.show(_session(ctx, output), ask)
@@ -167,7 +167,7 @@ def apply(
     output: Form = "table",
 ) -> None:  # fmt: skip
     """Apply policy files: all are validated, then all or none applied."""
-    from fleet.cli import files as work  # noqa: PLC0415
+    from fleet.cli import files as work
 
     work.apply(_session(ctx, output), files, dry_run=dry_run, exit_code=exit_code, yes=yes,
                if_version=if_version, form=output)  # fmt: skip
@@ -178,7 +178,7 @@ def diff(
     ctx: typer.Context, files: Files, exit_code: ExitCode = False, output: Form = "table"
 ) -> None:
     """What applying policy files would change."""
-    from fleet.cli import files as work  # noqa: PLC0415
+    from fleet.cli import files as work
 
     work.diff(_session(ctx, output), files, exit_code=exit_code, form=output)
 
@@ -190,7 +190,7 @@ def delete(
     reason: Reason = "", yes: Yes = False, output: Form = "table",
 ) -> None:  # fmt: skip
     """Delete a pool: its nodes are drained and terminated."""
-    from fleet.cli import change  # noqa: PLC0415
+    from fleet.cli import change
 
     kind, names = split(words)
     if kind != "pools" or len(names) != 1:
@@ -205,7 +205,7 @@ def _verb(name: str, text: str) -> None:
         provider: Provider = "", state: State = "", reason: Reason = "", yes: Yes = False,
         most: Most = 0, plan: PlanOnly = False, output: Form = "table",
     ) -> None:  # fmt: skip
-        from fleet.cli import change  # noqa: PLC0415
+        from fleet.cli import change
 
         filters = {"where": where, "pool": pool, "provider": provider, "state": state}
         change.on_nodes(_session(ctx, output), name, list(nodes or []), filters=filters,
@@ -227,7 +227,7 @@ _verb("clear", "Forget the faults of nodes until they are seen again.")
 @app.command(cls=QuickCommand)
 def freeze(ctx: typer.Context, reason: Reason = "", output: Form = "table") -> None:
     """Stop cord: nothing is launched, moved, drained or ended."""
-    from fleet.cli import change  # noqa: PLC0415
+    from fleet.cli import change
 
     change.cord(_session(ctx, output), "freeze", reason, output)
 
@@ -235,7 +235,7 @@ def freeze(ctx: typer.Context, reason: Reason = "", output: Form = "table") -> N
 @app.command(cls=QuickCommand)
 def unfreeze(ctx: typer.Context, reason: Reason = "", output: Form = "table") -> None:
     """Let the loops act again."""
-    from fleet.cli import change  # noqa: PLC0415
+    from fleet.cli import change
 
     change.cord(_session(ctx, output), "unfreeze", reason, output)
 
@@ -249,7 +249,7 @@ def wait(
     output: Form = "table",
 ) -> None:  # fmt: skip
     """Wait until an object is as wanted; its exit code is the verdict."""
-    from fleet.cli import wait as work  # noqa: PLC0415
+    from fleet.cli import wait as work
 
     work.wait(_session(ctx, output), target, for_, timeout, form=output)
 
@@ -274,8 +274,8 @@ def help_(
 @app.command(cls=QuickCommand)
 def version(ctx: typer.Context, output: Form = "table") -> None:
     """The version of fleetctl."""
-    from importlib.metadata import PackageNotFoundError  # noqa: PLC0415
-    from importlib.metadata import version as installed  # noqa: PLC0415
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
 
     _session(ctx, output)
     try:
@@ -290,7 +290,7 @@ def completion(
     ctx: typer.Context, shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish")]
 ) -> None:
     """A completion script for a shell; it holds its words and starts nothing."""
-    from fleet.cli.complete import script  # noqa: PLC0415
+    from fleet.cli.complete import script
 
     assert ctx.parent is not None
     render.out([script(shell, ctx.parent.command)])

@@ -73,7 +73,7 @@ def _draw(session: Session, ask: Ask, answer: dict[str, Any]) -> None:
 
 
 def _rows() -> int:
-    import os  # noqa: PLC0415 — only on a terminal
+    import os
 
     try:
         return os.get_terminal_size(sys.stdout.fileno()).lines

@@ -74,16 +74,15 @@ def count_launch(
 ) -> None:  # fmt: skip
     """Add one closed launch to its hour and its day."""
     hour = int(at // HOUR_S)
-    rest = (provider, region, market, str(outcome), accepted)
-    names = ("provider", "region", "market", "outcome", "accepted")
-    tables: list[tuple[type[LaunchHour | LaunchDay], str, int]] = [
-        (LaunchHour, "hour", hour), (LaunchDay, "day", hour // DAY_H),
-    ]  # fmt: skip
-    for table, unit, number in tables:
-        row: Any = tx.get(table, (number, *rest))
-        if row is None:
-            row = table(**{unit: number}, **dict(zip(names, rest, strict=True)))
-            tx.add(row)
+    key = (provider, region, market, str(outcome), accepted)
+    what: dict[str, Any] = dict(
+        zip(("provider", "region", "market", "outcome", "accepted"), key, strict=True)
+    )
+    per_hour = tx.get(LaunchHour, (hour, *key)) or LaunchHour(hour=hour, **what)
+    day = hour // DAY_H
+    per_day = tx.get(LaunchDay, (day, *key)) or LaunchDay(day=day, **what)
+    for row in (per_hour, per_day):
+        tx.add(row)
         row.n += 1
         if boot_s is not None:
             hist = decode(row.boot_hist)
