@@ -61,7 +61,8 @@ class Cell:
     def __post_init__(self) -> None:
         timing = self.settings.timing
         for name in self.providers:
-            visibility = getattr(self.providers[name], "visibility_s", timing.visibility_s)
+            source = getattr(self.providers[name], "inner", self.providers[name])
+            visibility = getattr(source, "visibility_s", timing.visibility_s)
             self.watch.sightings[name] = Sightings(name, visibility)
         self._rules: dict[str, PoolRules] = {}
         self._rules_of = ""

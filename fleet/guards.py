@@ -141,6 +141,11 @@ class Pause:
         return monotonic < self.until
 
 
+#: How a person says that a large sweep is right; it holds for an hour.
+CONFIRM: Final = "look at them, then confirm with fleetctl freeze and fleetctl unfreeze"
+CONFIRMED_S: Final = 3600.0
+
+
 def sweep_limit(instances: int) -> int:
     """Orphans one sweep may ask to delete: at most 5, or 5 % of what is listed (field.md 2)."""
     return max(5, math.ceil(0.05 * instances))
@@ -155,9 +160,9 @@ def sweep_refused(orphans: int, instances: int, nodes_known: int, confirmed: boo
     if confirmed or orphans == 0:
         return ""
     if nodes_known == 0:
-        return f"the store knows no node but the clouds list {orphans} of ours: adopt or confirm"
+        return f"the store knows no node but the clouds list {orphans} of ours: {CONFIRM}"
     if orphans > 5 and orphans > 0.5 * instances:
-        return f"{orphans} of {instances} instances look like orphans: confirm first"
+        return f"{orphans} of {instances} instances look like orphans: {CONFIRM}"
     return ""
 
 

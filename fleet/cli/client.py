@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from fleet.cli.fail import DENIED, UNREACHABLE, Fail, of_problem
 
-DEFAULT_SOCKET: Final = "/var/lib/fleetd/fleetd.sock"
+#: Where a daemon listens by the sample configuration, and without a ``socket`` setting.
+DEFAULT_SOCKETS: Final = ("/run/fleetd/fleetd.sock", "/var/lib/fleetd/fleetd.sock")
 TIMEOUT_S: Final = 90.0
 RETRY_S: Final = (0.2, 0.5, 1.0)
 ANSWER_MAX: Final = 256 * 1024 * 1024
@@ -25,7 +26,9 @@ Params = Sequence[tuple[str, str]]
 
 def socket_path(given: str = "") -> str:
     """Which socket: the flag, FLEETD_SOCKET, or the packaged place."""
-    return given or os.environ.get("FLEETD_SOCKET", "") or DEFAULT_SOCKET
+    named = given or os.environ.get("FLEETD_SOCKET", "")
+    there = [path for path in DEFAULT_SOCKETS if os.path.exists(path)]  # noqa: PTH110 — start-up
+    return named or (there or DEFAULT_SOCKETS)[0]
 
 
 class Client:

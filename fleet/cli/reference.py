@@ -23,7 +23,7 @@ Written by `python -m fleet.cli.reference` from the commands; do not edit.
 
 stdout is data, stderr is talk: a pipe changes neither columns nor bytes. Global options may stand
 anywhere on the line. The socket is `--socket`, else `FLEETD_SOCKET`, else
-`/var/lib/fleetd/fleetd.sock`; who may use it is its file mode.
+`/run/fleetd/fleetd.sock` or `/var/lib/fleetd/fleetd.sock`; who may use it is its file mode.
 """
 
 EXAMPLES: Final = """## Examples

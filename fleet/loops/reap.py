@@ -187,7 +187,8 @@ class Reap:
         late: list[tuple[Node, str]] = []
         for node in nodes:
             asked = self._asked.get((node.offer.provider, node.instance_id))
-            if asked is None or asked.alarmed or now - node.state_since < 900.0:
+            limit_s = cell.limits(node).terminate_alarm_s
+            if asked is None or asked.alarmed or now - node.state_since < limit_s:
                 continue
             asked.alarmed = True
             why = asked.error or "the cloud accepted the delete but still lists it"
@@ -227,7 +228,9 @@ class Reap:
             if self._suspects[(i.ref.provider, i.ref.instance_id)] >= SWEEP_PASSES
         ]  # fmt: skip
         known = len(cell.view.nodes) + len(cell.view.batches)
-        why = guards.sweep_refused(len(sure), total, known, confirmed=False)
+        unfrozen_at = float(cell.view.meta.get("unfrozen_at") or 0.0)
+        confirmed = now - unfrozen_at < guards.CONFIRMED_S
+        why = guards.sweep_refused(len(sure), total, known, confirmed=confirmed)
         await cell.guard("sweep", why, reason=Reason.ORPHAN, kind="cell", object_id="sweep",
                          actor=ME)  # fmt: skip
         if not sure or why or cell.may_destroy():

@@ -70,8 +70,15 @@ def add_batch(tx: Session, **columns: Any) -> None:
     bump(tx, "batches")
 
 
+SETTLED = "settled"
+
+
 def update_batch(tx: Session, token: str, **columns: Any) -> None:
-    """Write the progress of a create call."""
+    """Write the progress of a create call. A settled one is never sent again: its user data, which
+    holds the boot token in clear, is let go (an adopted batch never had any).
+    """
+    if columns.get("settled_at") is not None:
+        columns.setdefault("user_data", SETTLED)
     tx.execute(update(BatchRow).where(col(BatchRow.token) == token).values(**columns))
     bump(tx, "batches")
 

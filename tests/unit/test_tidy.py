@@ -40,7 +40,7 @@ FULL_FOLDERS: Final[dict[str, tuple[int, str]]] = {
     "fleet": (28, "one module for each noun and each pure decision of the engine"),
     "fleet/api": (26, "routes, one row builder for each kind, and the listeners below them"),
     "fleet/cli": (24, "one module for each family of commands keeps start-up at 0.1 s"),
-    "fleet/sim": (24, "one made-up world: capacity, machines, faults, clouds, and its demo"),
+    "fleet/sim": (26, "one made-up world: capacity, machines, faults, clouds, and its demo"),
     "policies": (16, "load, check, diff and document one schema"),
 }
 MAY_PRINT: Final = (
