@@ -31,12 +31,12 @@ from fleet.sim.fakecloud import FakeCloud
 from fleet.sim.nodes import Nodes
 from fleet.sim.spec import Lognormal, OfferSpec, WorldSpec, cloud_spec
 from fleet.sim.transport import DirectTransport, HttpTransport, Transport
-from fleet.sim.trial import ARTIFACTS
+from fleet.sim.trial import image
 from fleet.sim.wire.serve import Dispatcher, WireServer
 from fleet.sim.world import World
 from fleet.store import apply, schema
 from fleet.store.door import Store
-from policies.schema import Image, Pool
+from policies.schema import Pool
 from providers import registry
 from providers.base import Provider
 from providers.catalog import catalog
@@ -104,9 +104,6 @@ PLACES: Final = {
                    Market.ON_DEMAND, 24),
 }  # fmt: skip
 
-#: An image of Oracle's belongs to one region.
-_ARTIFACTS: Final = {**ARTIFACTS, "oci": "ocid1.image.oc1.phx.aaaaaaaagpubase"}
-
 #: Boot times with less spread than in life, so that the acts keep their length.
 _NATURE: Final[Mapping[str, Mapping[str, Any]]] = {
     "aws": {"boot_s": Lognormal(130.0, 0.15)},
@@ -128,18 +125,6 @@ def clouds_of(dials: Mapping[str, Dial]) -> WorldSpec:
         )  # fmt: skip
         specs.append(cloud_spec(kind, offers, **nature))
     return WorldSpec(tuple(specs))
-
-
-def image_of() -> Image:
-    """The image that the pool boots, with an artifact in each region."""
-    places = dict.fromkeys((p.kind, p.region) for p in PLACES.values())
-    artifacts = [{"provider": kind, "region": r, "id": _ARTIFACTS[kind]} for kind, r in places]
-    return Image.model_validate(
-        {
-            "apiVersion": "fleetd/v1", "kind": "Image", "metadata": {"name": "gpu-base"},
-            "spec": {"versions": [{"version": "v1", "artifacts": artifacts}]},
-        }
-    )  # fmt: skip
 
 
 def pool_of() -> Pool:
@@ -230,7 +215,7 @@ class Stage:
         self.store = Store(self._store_url())
         self._opened.append(self.store.close)
         schema.upgrade(self.store)
-        policies = (image_of(), pool_of())
+        policies = (image(self.spec), pool_of())
         now = self.now()
         self.store.call(lambda tx: apply.apply(tx, policies, actor="user:demo", now=now))
         self.world.start()
