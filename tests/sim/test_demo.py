@@ -307,7 +307,7 @@ def test_plain_output_is_lines_and_ends_by_itself(tmp_path: Path) -> None:
     """``--plain`` with all four SDKs for some seconds: no control codes, a summary, exit 0."""
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     env = {"TMPDIR": str(tmp_path)}
-    with started("plain=True, speed=60, seconds=8", env=env, **pipe) as process:
+    with started("plain=True, speed=60, seconds=6", env=env, **pipe) as process:
         out, err = process.communicate(timeout=60)
     text = out.decode()
     assert process.returncode == 0, err
