@@ -18,7 +18,16 @@ import structlog
 
 
 def _table() -> dict[str, Callable[[], dict[str, Any]]]:
-    from tests.bench import bench_azure, bench_gcp, bench_oci, fleetday, reports, rest, rollups
+    from tests.bench import (
+        bench_aws,
+        bench_azure,
+        bench_gcp,
+        bench_oci,
+        fleetday,
+        reports,
+        rest,
+        rollups,
+    )
 
     return {
         "report, at the door": reports.door,
@@ -28,6 +37,7 @@ def _table() -> dict[str, Callable[[], dict[str, Any]]]:
         "simulated day, 2,500 nodes": fleetday.day,
         "at rest, 2,500 nodes": rest.figures,
         "90 days of 4 M launches": rollups.figures,
+        "launching, AWS": bench_aws.figures,
         "launching, Google": bench_gcp.figures,
         "launching, Azure": bench_azure.figures,
         "launching, Oracle": bench_oci.figures,
