@@ -18,6 +18,9 @@ JUMP_PAUSE_S: Final = 60.0
 #: Blindness needs at least this many silent agents: one silent agent is a node, not a network.
 BLIND_MIN_NODES: Final = 3
 BLIND_SHARE: Final = 0.5
+#: Blindness must end (PC-134): after this long, with fresh lists and the agents of another cloud
+#: heard, silence is judged again and the Budget bounds the repairs.
+BLIND_MAX_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,8 @@ class Lifecycle:
         self._heap: list[tuple[float, str]] = []
         self._repairs = Repairs(cell)
         self._blind_until: dict[str, float] = {}
+        self._blind_since: dict[str, float] = {}
+        self._hearing: set[str] = set()
         cell.on_step.append(self._step)
 
     async def load(self) -> None:
@@ -275,7 +277,18 @@ class Lifecycle:
         provider = node.offer.provider
         if not cell.grace.over(provider, now) or cell.pause.active(cell.clock.monotonic()):
             return Allowed(judge=False, silence=node.state not in _SERVING)
-        return Allowed(judge=True, silence=f"blind:{provider}" not in cell.guards)
+        heard = f"blind:{provider}" not in cell.guards or self._worn(provider, now)
+        return Allowed(judge=True, silence=heard)
+
+    def _worn(self, provider: str, now: float) -> bool:
+        """True when a cloud whose lists are fresh has been blind for so long, while the agents of
+        another are heard, that its own are dead rather than unheard; from then on the Budget
+        alone bounds what is replaced.
+        """
+        since = self._blind_since.get(provider)
+        long = since is not None and self._cell.clock.monotonic() - since >= guards.BLIND_MAX_S
+        elsewhere = bool(self._hearing - {provider})
+        return long and elsewhere and self._fresh(self._cell.watch.sightings.get(provider), now)
 
     # -- guards ----------------------------------------------------------------------------------
 
@@ -307,8 +320,17 @@ class Lifecycle:
                 silent.get(provider, 0), watched.get(provider, 0), list_age_s=seen.age_s(now),
                 list_limit_s=limit_s,
             )  # fmt: skip
+            mono = cell.clock.monotonic()
             if why:
-                self._blind_until[provider] = now
+                self._blind_since.setdefault(provider, mono)
+                if not self._worn(provider, now):
+                    self._blind_until[provider] = now
+            else:
+                self._blind_since.pop(provider, None)
+            if not why and watched.get(provider):
+                self._hearing.add(provider)
+            else:
+                self._hearing.discard(provider)
             await cell.guard(f"blind:{provider}", why, reason=Reason.BLIND, kind="provider",
                              object_id=provider, actor=ME)  # fmt: skip
 

@@ -30,7 +30,7 @@ from zygote import Zygote
 from fleet.clock import ScaledLoop, SeededChance
 from fleet.sim.node import NodeSettings, SimNode
 from fleet.sim.transport import HttpTransport
-from providers.base import TAG_TOKEN
+from providers.base import TAG_CELL, TAG_TOKEN
 
 SOAK = bool(os.environ.get("FLEETD_SOAK"))
 ROUNDS = 100 if SOAK else 10
@@ -41,6 +41,10 @@ ENV = {"FLEETD_CLOCK_SPEED": str(SPEED), "FLEETD_CLOCK_SINCE": str(time.time())}
 CALLS = {"create_s": 1200, "list_s": 2400, "delete_s": 1200}
 
 Seen = list[tuple[str, str, str]]
+
+
+#: The cell's name in ``fleetds``, written on every instance as a tag.
+CELL = "test"
 
 
 def listed(url: str) -> Seen:
@@ -54,6 +58,8 @@ def listed(url: str) -> Seen:
         for reservation in page["Reservations"]:
             for i in reservation["Instances"]:
                 tags = {t["Key"]: t["Value"] for t in i.get("Tags", [])}
+                if tags.get(TAG_CELL) != CELL:
+                    continue  # moto's state is one for its process: another test's instances
                 found.append((i["InstanceId"], i["State"]["Name"], tags.get(TAG_TOKEN, "")))
     return found
 

@@ -29,7 +29,7 @@ LONG_MODULES: Final[dict[str, tuple[int, str]]] = {
     # path: (lines at most, why)
     "fleet/api/agent.py": (450, "register and report share one refusal and one transaction"),
     "fleet/api/metrics.py": (480, "one list of metric families, read as a whole"),
-    "fleet/loops/lifecycle.py": (440, "one pass over one node, step by step"),
+    "fleet/loops/lifecycle.py": (460, "one pass over one node: facts, guards, move, commit"),
     "fleet/lifecycle.py": (460, "the table of moves is read beside the rules that use it"),
 }
 LONG_FUNCTIONS: Final[dict[str, tuple[int, str]]] = {
