@@ -24,7 +24,8 @@ BURST, PER_S = 5, 2
 def _launch(token: str, count: int) -> LaunchSpec:
     offer = Offer("aws", "us-east-1", "us-east-1a", "p5.48xlarge", gpu="H100", gpus=8)
     tags = {"fleetd-cell": "cell", "fleetd-pool": "p", "fleetd-token": token}
-    return LaunchSpec(token, offer, count, "ami-0123456789abcdef0", "#cloud-config\n", tags)
+    image_id, user_data = "ami-0123456789abcdef0", "#cloud-config\n"
+    return LaunchSpec(token, offer, count, image_id, user_data, tags, pool="p", cell="cell")
 
 
 async def _run(nodes: int, batch: int) -> dict[str, Any]:
